@@ -1,0 +1,1 @@
+"""Selective surrogates for evolutionary GPU-kernel search."""

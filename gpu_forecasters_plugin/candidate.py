@@ -1,0 +1,130 @@
+"""A proposed kernel and its identity.
+
+Two sources are the same candidate when they differ in comments, blank lines and formatting only. The
+identity is computed once, here, and used for duplicates, ledger keys and seeded tie-breaking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tokenize
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["MAX_SOURCE_CHARACTERS", "Candidate", "decode_source", "normalise_source", "source_key"]
+
+MAX_SOURCE_CHARACTERS = 512 * 1024
+"""Longer sources are refused as ``invalid_source``: no forecaster reads half a million characters."""
+
+_LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER}
+_C_COMMENT = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
+)
+_C_STRING_MARK = re.compile(r"__global__|#include|__device__")
+_SPACE = re.compile(r"\s+")
+
+
+def decode_source(data: bytes) -> str:
+    """Text of a source file as a host wrote it.
+
+    UTF-8 with or without byte-order mark; bytes that are not UTF-8 become surrogate escapes, so that nothing
+    is lost and the identity stays one to one.
+    """
+    return data.decode("utf-8-sig", errors="surrogateescape")
+
+
+def _normalise_c(text: str) -> str:
+    """C-family text without comments; white space folded to one blank."""
+    text = _C_COMMENT.sub(lambda match: match.group(1) or " ", text)
+    return _SPACE.sub(" ", text).strip()
+
+
+def _normalise_python(text: str) -> str:
+    """Token stream of Python text; CUDA C++ inside string literals is normalised as C.
+
+    Raises:
+        SyntaxError: the text does not tokenise as Python.
+        tokenize.TokenError: likewise.
+    """
+    parts: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in _LAYOUT_TOKENS:
+            # A logical line's end is meaning in Python; a run of them is not.
+            if token.type == tokenize.NEWLINE:
+                parts.append("\n")
+        elif token.type == tokenize.INDENT:
+            parts.append("\x01")
+        elif token.type == tokenize.DEDENT:
+            parts.append("\x02")
+        elif token.type == tokenize.STRING and _C_STRING_MARK.search(token.string):
+            parts.append(_normalise_c(token.string))
+        else:
+            parts.append(token.string)
+    return "\x00".join(parts)
+
+
+def normalise_source(text: str) -> str:
+    """The part of a source that matters for identity.
+
+    Python (Triton, PyTorch) is compared token by token; what does not tokenise as Python is treated as a
+    C-family language: comments out, white space folded.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        return _normalise_python(text)
+    except (SyntaxError, tokenize.TokenError, ValueError):
+        return _normalise_c(text)
+
+
+def source_key(text: str) -> str:
+    """Hash (32 hex digits) of the normalised source: the identity of a candidate."""
+    return _hash(normalise_source(text))
+
+
+def _source_problem(text: str, normalised: str) -> str | None:
+    """Why a source cannot be a kernel at all, or ``None``; only what is certain without a compiler."""
+    if len(text) > MAX_SOURCE_CHARACTERS:
+        return f"source has {len(text):,} characters; the limit is {MAX_SOURCE_CHARACTERS:,}"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"source is not valid UTF-8 (character {error.start})"
+    if not normalised.strip("\x00\x01\x02\n "):
+        return "source is empty but for comments and blank space"
+    return None
+
+
+def _hash(normalised: str) -> str:
+    return hashlib.sha256(normalised.encode("utf-8", errors="surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposed kernel.
+
+    Attributes:
+        id: name that the host knows it by; unique within a run.
+        code: full source text, as the host would measure it.
+        parent_code: source of the program that it was derived from, when the host tells.
+        metadata: what the host wants to find again beside the decision; JSON-compatible.
+        key: identity by normalised source (see :func:`source_key`); computed.
+        problem: why the source cannot be a kernel at all (empty, not UTF-8, too long); computed.
+    """
+
+    id: str
+    code: str
+    parent_code: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict, compare=False)
+    key: str = field(init=False, repr=False, compare=False)
+    problem: str | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ValueError("candidate id must not be empty")
+        # Too long to read is too long to normalise: its identity is then the plain text's.
+        readable = len(self.code) <= MAX_SOURCE_CHARACTERS
+        normalised = normalise_source(self.code) if readable else self.code
+        object.__setattr__(self, "key", _hash(normalised))
+        object.__setattr__(self, "problem", _source_problem(self.code, normalised))

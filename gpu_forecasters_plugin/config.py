@@ -1,0 +1,266 @@
+"""The ``surrogate:`` section of a run's configuration.
+
+It lives in the host's own YAML file or in one of its own. Unknown keys, wrong types and values out of range are
+refused before anything runs, in one line that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.forecast import ConfidenceKind
+
+__all__ = [
+    "BudgetConfig",
+    "DeferralConfig",
+    "ForecasterConfig",
+    "GuardConfig",
+    "MetricConfig",
+    "PoolConfig",
+    "RankingName",
+    "SurrogateConfig",
+    "load_surrogate_config",
+    "parse_surrogate_config",
+]
+
+RankingName = Literal["expected_log2", "expected_bin", "p_better", "upper_quantile", "thompson", "random"]
+ForecasterKind = Literal["learned", "mixture", "climatology", "random", "replay"]
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ForecasterConfig(_Section):
+    """Which forecaster to ask.
+
+    Attributes:
+        kind: ``learned`` (default; trained on this run's measurements, no key, no GPU), ``mixture`` (of
+            ``experts``), ``climatology``, ``random``, ``replay`` (of ``path``).
+        hedge: combine the forecaster with climatology by their log score in this run.
+        warm_start: let ``learned`` start from the recorded tasks of other operations.
+        experts: for ``mixture``: the forecasters to combine.
+        weights: for ``mixture``: prior weight of each expert, same order; 1 each when left out.
+        path: for ``replay``: JSONL file of recorded forecasts.
+    """
+
+    kind: ForecasterKind = "learned"
+    hedge: bool = True
+    warm_start: bool = True
+    experts: list[ForecasterConfig] = Field(default_factory=list)
+    weights: list[Annotated[float, Field(gt=0)]] | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> ForecasterConfig:
+        if (self.kind == "mixture") != bool(self.experts):
+            raise ValueError("experts must be listed for kind 'mixture', and only there")
+        if self.weights is not None and len(self.weights) != len(self.experts):
+            raise ValueError(f"weights must name one number per expert ({len(self.experts)})")
+        if (self.kind == "replay") != (self.path is not None):
+            raise ValueError("path must be set for kind 'replay', and only there")
+        return self
+
+
+class DeferralConfig(_Section):
+    """When not to trust a forecast and let the GPU decide. Deferred always means measured.
+
+    Attributes:
+        confidence: which confidence is compared with the threshold.
+        threshold: a forecast less confident than this is uncertain; ``None`` turns the rule off.
+        target_risk: reserved for thresholds fitted to a target risk; must be null in this version.
+        mode: ``within_quota``: uncertain candidates take a share of the measured slots; ``on_top``: they are
+            measured beyond the quota.
+        share: ``within_quota``: largest share of the measured slots that uncertain candidates take.
+        max_fraction: ``on_top``: largest part of the pool that is measured beyond the quota.
+    """
+
+    confidence: ConfidenceKind = "max_prob"
+    threshold: Fraction | None = 0.35
+    target_risk: Fraction | None = None
+    mode: Literal["within_quota", "on_top"] = "within_quota"
+    share: Fraction = 0.25
+    max_fraction: Fraction = 0.5
+
+    @field_validator("target_risk")
+    @classmethod
+    def _not_yet(cls, value: float | None) -> None:
+        if value is not None:
+            raise ValueError("thresholds from a target risk are not available in this version; set threshold")
+
+
+class BudgetConfig(_Section):
+    """What the real evaluator may cost.
+
+    Attributes:
+        measurements: calls of the real evaluator, the reference's own included; ``None`` means as many as
+            the host would have made (its iterations and the initial program).
+        gpu_seconds: seconds that those calls may take in sum.
+    """
+
+    measurements: Annotated[int, Field(ge=1)] | None = None
+    gpu_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class GuardConfig(_Section):
+    """When the surrogate loses its slots to chance.
+
+    Attributes:
+        enabled: whether forecasts that disagree with measurements lose their say.
+        decay: weight of a pool's evidence one pool later.
+        prior_pairs: how many concordant pairs a new forecaster is credited with.
+    """
+
+    enabled: bool = True
+    decay: PositiveFraction = 0.9
+    prior_pairs: Annotated[float, Field(gt=0)] = 4.0
+
+
+class PoolConfig(_Section):
+    """How candidates gather before a decision.
+
+    Attributes:
+        max_wait_s: longest time that a candidate waits for its pool to fill, in seconds.
+    """
+
+    max_wait_s: Annotated[float, Field(gt=0)] = 30.0
+
+
+class MetricConfig(_Section):
+    """How a speed-up is read from what the user's evaluator returns.
+
+    Attributes:
+        name: the metric to read; ``None`` looks for the usual names (``speedup``, ``time_us``, ``runtime_ms``,
+            ..., ``combined_score``), in this order.
+        kind: what the metric is: a speed-up over the reference, a time, or a score that is proportional to
+            speed; ``auto`` tells by its name.
+        correct: the metric that says whether results were right; ``None`` looks for ``correct``,
+            ``correctness``, ``passed``, ``is_correct``, ``valid``.
+        min_time_us: shorter times are implausible, in microseconds.
+        max_speedup: larger speed-ups are implausible.
+    """
+
+    name: str | None = None
+    kind: Literal["auto", "speedup", "time_us", "time_ms", "time_s", "score"] = "auto"
+    correct: str | None = None
+    min_time_us: Annotated[float, Field(ge=0)] = 0.1
+    max_speedup: Annotated[float, Field(gt=1)] = 1000.0
+
+
+class SurrogateConfig(_Section):
+    """The whole section; every field has a default.
+
+    Attributes:
+        forecaster: which forecaster to ask.
+        oversample: proposals per measurement that the host is let to make.
+        keep_fraction: part of a pool that is measured.
+        ranking: rule by which candidates are ranked.
+        quantile: level for the ``upper_quantile`` ranking.
+        anchor: kernel that bins are relative to: the ``reference`` or the ``incumbent`` (best so far).
+        deferral: when a forecast is not trusted.
+        audit_fraction: part of the measured slots that goes to random candidates.
+        warm_up: measurements chosen at random before forecasts are followed.
+        budget: what the real evaluator may cost.
+        guard: when the surrogate loses its slots to chance.
+        pool: how candidates gather.
+        metric: how a speed-up is read from the evaluator's result.
+        device: hardware name for forecasts and ledger; ``auto`` asks the machine.
+        task: name of the task; ``None`` takes the program's file name.
+        ledger: SQLAlchemy URL or path; ``None`` puts ``ledger.sqlite3`` into the run's folder.
+        seed: seed of every random choice of the plugin.
+    """
+
+    forecaster: ForecasterConfig = ForecasterConfig()
+    oversample: Annotated[int, Field(ge=1)] = 4
+    keep_fraction: PositiveFraction = 0.25
+    ranking: RankingName = "expected_log2"
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    anchor: Literal["reference", "incumbent"] = "reference"
+    deferral: DeferralConfig = DeferralConfig()
+    audit_fraction: Fraction = 0.25
+    warm_up: Annotated[int, Field(ge=0)] = 0
+    budget: BudgetConfig = BudgetConfig()
+    guard: GuardConfig = GuardConfig()
+    pool: PoolConfig = PoolConfig()
+    metric: MetricConfig = MetricConfig()
+    device: Annotated[str, Field(min_length=1)] = "auto"
+    task: str | None = None
+    ledger: Annotated[str, Field(min_length=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+def _nearest_key(location: tuple[str | int, ...]) -> str:
+    """The right key nearest to an unknown one, as text to append to a message."""
+    model: type[BaseModel] = SurrogateConfig
+    for step in location[:-1]:
+        if isinstance(step, int):
+            continue
+        annotation = model.model_fields[step].annotation
+        nested = [annotation, *get_args(annotation)]
+        model = next(t for t in nested if isinstance(t, type) and issubclass(t, BaseModel))
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first validation error as one line."""
+    problem = error.errors()[0]
+    path = ".".join(str(step) for step in ("surrogate", *problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key; {_nearest_key(problem['loc'])}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{path}: {message}, got {problem['input']!r}"
+
+
+def parse_surrogate_config(section: Any) -> SurrogateConfig:
+    """Check a ``surrogate:`` section that was read from YAML.
+
+    Raises:
+        ConfigError: one line that names the key, what is wrong and what would be right.
+    """
+    if section is None:
+        section = {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"surrogate: must be a mapping of settings, got {section!r}")
+    try:
+        return SurrogateConfig.model_validate(section)
+    except ValidationError as error:
+        raise ConfigError(_first_problem(error)) from None
+
+
+def load_surrogate_config(path: str | Path, *, required: bool = False) -> SurrogateConfig:
+    """Read the ``surrogate:`` section of a YAML file.
+
+    Args:
+        path: the host's configuration file, or a file that holds nothing but the section.
+        required: whether a file without the section is an error rather than all defaults.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or a value is wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read config {path}: {error}") from None
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"config {path} is not valid YAML: {reason}") from None
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"config {path} must be a mapping, got {type(document).__name__}")
+    if required and "surrogate" not in document:
+        raise ConfigError(f"config {path} has no 'surrogate:' section")
+    return parse_surrogate_config(document.get("surrogate"))

@@ -1,0 +1,81 @@
+"""Every error that this package raises on purpose.
+
+::
+
+    GpuForecastersError
+    ├── ConfigError            a setting is wrong; names the key and the nearest right one
+    ├── HostError              the host framework lacks what the adapter needs
+    ├── MissingExtraError      an optional dependency is not installed; names the extra
+    ├── PoolFileError          a recorded task or pool file cannot be read; names the line
+    ├── ForecasterError        a forecaster cannot be built or broke its contract
+    ├── LedgerError            the ledger cannot be opened, written or trusted
+    │   ├── LedgerIdentityError    it belongs to another task, device, evaluator or bin scheme
+    │   └── LedgerWriteError       it could not be written (disk full, read-only)
+    └── GateError              ask/tell used out of order
+        └── UnknownDecisionError   a decision id that this ledger does not hold
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "ForecasterError",
+    "GateError",
+    "GpuForecastersError",
+    "HostError",
+    "LedgerError",
+    "LedgerIdentityError",
+    "LedgerWriteError",
+    "MissingExtraError",
+    "PoolFileError",
+    "UnknownDecisionError",
+]
+
+
+class GpuForecastersError(Exception):
+    """Base of all errors of this package; its message is one line that says what to do."""
+
+
+class ConfigError(GpuForecastersError):
+    """A configuration value is wrong."""
+
+
+class HostError(GpuForecastersError):
+    """The host framework is missing, too old or too new for the adapter."""
+
+
+class MissingExtraError(GpuForecastersError, ImportError):
+    """An optional dependency is missing."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'gpu-forecasters-plugin[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class PoolFileError(GpuForecastersError):
+    """A recorded task or pool file cannot be read."""
+
+
+class ForecasterError(GpuForecastersError):
+    """A forecaster cannot be built, or answered against its contract."""
+
+
+class LedgerError(GpuForecastersError):
+    """The ledger cannot be opened, written or trusted."""
+
+
+class LedgerIdentityError(LedgerError):
+    """The ledger belongs to another task, reference, evaluator, device or bin scheme."""
+
+
+class LedgerWriteError(LedgerError):
+    """The ledger could not be written; nothing that depended on the write has happened."""
+
+
+class GateError(GpuForecastersError):
+    """The ask/tell protocol was used out of order."""
+
+
+class UnknownDecisionError(GateError):
+    """No decision of that id is in the ledger."""

@@ -1,0 +1,229 @@
+"""Beliefs: what a forecaster is asked, what it answers, and how sure it is.
+
+A forecast never knows the budget, and nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
+
+__all__ = [
+    "UNIFORM",
+    "ConfidenceKind",
+    "FailureKind",
+    "Forecast",
+    "ForecastCost",
+    "ForecastFailure",
+    "ForecastOutcome",
+    "Observation",
+    "Query",
+]
+
+UNIFORM: tuple[float, ...] = (1.0 / N_BINS,) * N_BINS
+_SUM_TOLERANCE = 1e-6
+
+ConfidenceKind = Literal["max_prob", "neg_entropy", "top2_margin"]
+
+
+class FailureKind(StrEnum):
+    """Why there is no forecast."""
+
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    TRUNCATED = "truncated"
+    EMPTY = "empty"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question to a forecaster: how fast is ``candidate_code`` relative to ``anchor_code``?
+
+    Attributes:
+        candidate_key: identity of the candidate (normalised source hash).
+        candidate_code: source text of the candidate.
+        anchor_code: the kernel that the bins are relative to: the reference, or the incumbent.
+        anchor_speedup: measured speed-up of the anchor over the reference; 1.0 when the anchor is the
+            reference.
+        reference_code: the reference kernel of the run.
+        task: name of the task.
+        device: hardware name.
+        parent_code: the program that the candidate was derived from, when known.
+    """
+
+    candidate_key: str
+    candidate_code: str
+    anchor_code: str
+    reference_code: str
+    anchor_speedup: float = 1.0
+    task: str = ""
+    device: str = ""
+    parent_code: str | None = None
+
+
+@dataclass(frozen=True)
+class ForecastCost:
+    """What a forecast cost; zeros for models that run in process."""
+
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Eight probabilities, from bin 1 (slowest) to bin 8 (fastest).
+
+    Attributes:
+        probabilities: eight numbers in [0, 1] that sum to 1.
+        raw_sum: what they summed to before normalisation (1 where nothing was normalised).
+        source: name of the forecaster that they come from.
+        cost: tokens and seconds.
+        components: for combined forecasts, the probabilities of each expert by name.
+    """
+
+    probabilities: tuple[float, ...]
+    raw_sum: float = 1.0
+    source: str = ""
+    cost: ForecastCost = ForecastCost()
+    components: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        probabilities = self.probabilities
+        if len(probabilities) != N_BINS:
+            raise ValueError(f"a forecast has {N_BINS} probabilities, got {len(probabilities)}")
+        if not all(math.isfinite(p) and 0.0 <= p <= 1.0 + _SUM_TOLERANCE for p in probabilities):
+            raise ValueError(f"probabilities lie in [0, 1], got {probabilities}")
+        if abs(math.fsum(probabilities) - 1.0) > _SUM_TOLERANCE:
+            raise ValueError(f"probabilities sum to 1, got {math.fsum(probabilities)!r}")
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Sequence[float],
+        *,
+        source: str = "",
+        cost: ForecastCost | None = None,
+        components: Mapping[str, tuple[float, ...]] | None = None,
+    ) -> Forecast:
+        """Normalise eight non-negative weights.
+
+        Raises:
+            ValueError: a weight is negative or not finite, or all are zero.
+        """
+        values = [float(weight) for weight in weights]
+        total = math.fsum(values)
+        if not (math.isfinite(total) and total > 0 and min(values) >= 0):
+            raise ValueError(f"weights must be non-negative, finite and not all zero, got {values}")
+        return cls(
+            tuple(value / total for value in values), total, source, cost or ForecastCost(), components or {}
+        )
+
+    @property
+    def predicted_bin(self) -> int:
+        """Number, 1 to 8, of the most probable bin; the slower one of equals."""
+        return max(range(N_BINS), key=lambda i: (self.probabilities[i], -i)) + 1
+
+    def confidence(self, kind: ConfidenceKind = "max_prob") -> float:
+        """How sure the forecast is, in [0, 1].
+
+        ``max_prob``: probability of the predicted bin. ``neg_entropy``: 1 - H / ln 8.
+        ``top2_margin``: distance between the two largest probabilities.
+        """
+        if kind == "max_prob":
+            return max(self.probabilities)
+        if kind == "neg_entropy":
+            entropy = -math.fsum(p * math.log(p) for p in self.probabilities if p > 0)
+            return min(1.0, max(0.0, 1.0 - entropy / math.log(N_BINS)))
+        if kind == "top2_margin":
+            second, first = sorted(self.probabilities)[-2:]
+            return first - second
+        raise ValueError(f"unknown confidence {kind!r}; known: max_prob, neg_entropy, top2_margin")
+
+    def expected_log2(self, bins: BinScheme = BINS) -> float:
+        """Expected log2 speed-up by the bins' midpoints."""
+        return math.fsum(p * m for p, m in zip(self.probabilities, bins.log2_midpoints, strict=True))
+
+    def expected_bin(self) -> float:
+        """Expected bin number, 1 to 8."""
+        return math.fsum(p * (i + 1) for i, p in enumerate(self.probabilities))
+
+    def exceedance(self, log2_speedup: float, bins: BinScheme = BINS) -> float:
+        """P(log2 S > ``log2_speedup``), taking each bin's mass as spread evenly over its interval.
+
+        The open ends are taken to reach two octaves past their edge (twice the way to their midpoint).
+        """
+        edges = (bins.log2_edges[0] - 2.0, *bins.log2_edges, bins.log2_edges[-1] + 2.0)
+        total = 0.0
+        for probability, low, high in zip(self.probabilities, edges, edges[1:], strict=False):
+            share = (high - log2_speedup) / (high - low)
+            total += probability * min(1.0, max(0.0, share))
+        return min(1.0, total)
+
+    def quantile(self, level: float, bins: BinScheme = BINS) -> float:
+        """Quantile of log2 S at ``level`` in (0, 1), mass spread evenly within bins as in :meth:`exceedance`."""
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"a quantile level lies in (0, 1), got {level!r}")
+        edges = (bins.log2_edges[0] - 2.0, *bins.log2_edges, bins.log2_edges[-1] + 2.0)
+        cumulative = 0.0
+        for probability, low, high in zip(self.probabilities, edges, edges[1:], strict=False):
+            if probability > 0 and cumulative + probability >= level:
+                return low + (high - low) * (level - cumulative) / probability
+            cumulative += probability
+        return edges[-1]
+
+
+@dataclass(frozen=True)
+class ForecastFailure:
+    """There is no forecast, and why. Its candidate is deferred to the GPU."""
+
+    kind: FailureKind
+    detail: str = ""
+    source: str = ""
+    cost: ForecastCost = ForecastCost()
+
+
+ForecastOutcome = Forecast | ForecastFailure
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A measured candidate, with the forecast made before it was measured.
+
+    Attributes:
+        candidate_key: identity of the candidate.
+        candidate_code: its source text.
+        speedup: measured speed-up over the reference; only measurements with outcome ``ok`` are observed.
+        pool_id: the pool that it was decided in; ``None`` for the reference itself.
+        forecast: the forecast that the decision was based on, if any.
+        anchor_speedup: measured speed-up of the kernel that the forecast's bins are relative to.
+        sampling_probability: chance with which an ``audit`` row was drawn; ``None`` for other reasons.
+    """
+
+    candidate_key: str
+    candidate_code: str
+    speedup: float
+    pool_id: int | None = None
+    forecast: Forecast | None = None
+    anchor_speedup: float = 1.0
+    sampling_probability: float | None = None
+
+    @property
+    def log2_speedup(self) -> float:
+        """log2 of the measured speed-up over the reference."""
+        return math.log2(self.speedup)
+
+    @property
+    def relative_speedup(self) -> float:
+        """Measured speed-up over the anchor of its forecast: the truth that the forecast is scored by."""
+        return self.speedup / self.anchor_speedup

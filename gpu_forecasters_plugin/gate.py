@@ -1,0 +1,290 @@
+"""Ask/tell: the whole flow on one screen.
+
+::
+
+    decisions = gate.ask(candidates)        # forecast, rank, decide; written to the ledger
+    for decision in decisions:
+        if decision.measure and gate.start(decision.id):    # charges the budget
+            gate.tell(decision.id, measurement)             # closes it
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from gpu_forecasters_plugin.breaker import OutageBreaker
+from gpu_forecasters_plugin.budget import Budget
+from gpu_forecasters_plugin.candidate import Candidate
+from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Reason
+from gpu_forecasters_plugin.errors import ForecasterError, GateError
+from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure, ForecastOutcome, Query
+from gpu_forecasters_plugin.forecasters import Forecaster
+from gpu_forecasters_plugin.history import History
+from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
+from gpu_forecasters_plugin.policies import (
+    Member,
+    PoolState,
+    RankingContext,
+    RankingRule,
+    SelectionPolicy,
+    TopFraction,
+    ranking_rule,
+)
+
+__all__ = ["Gate"]
+
+
+class Gate:
+    """Decides which candidates of a pool the host's real evaluator measures.
+
+    Promises: thread-safe; the same seed and the same pools give the same decisions, whatever the order within a
+    pool; never more decisions to measure than the budget has left; everything is in the ledger before it takes
+    effect, and a gate opened on the same ledger goes on where the last one stopped.
+    """
+
+    def __init__(
+        self,
+        reference: Candidate,
+        forecaster: Forecaster,
+        ledger: Ledger,
+        config: SurrogateConfig | None = None,
+        *,
+        identity: RunIdentity | None = None,
+        run_name: str = "run",
+        policy: SelectionPolicy | None = None,
+        rule: RankingRule | None = None,
+    ) -> None:
+        """Open a gate, and resume the ledger's run of that name if there is one.
+
+        Args:
+            reference: the kernel that speed-ups are relative to.
+            forecaster: whom to ask; belongs to this gate from now on.
+            ledger: where everything is written.
+            config: the ``surrogate:`` section; all defaults when left out.
+            identity: what a resume must agree with; task, reference and seed when left out.
+            run_name: name of the run in the ledger.
+            policy: selection policy instead of the configured one.
+            rule: ranking rule instead of the configured one.
+
+        Raises:
+            LedgerIdentityError: the ledger's run of that name has another identity.
+        """
+        self.config = config or SurrogateConfig()
+        self.reference = reference
+        self._forecaster = forecaster
+        self._ledger = ledger
+        self._policy = policy or TopFraction.from_config(self.config)
+        self._rule = rule or ranking_rule(self.config)
+        self._budget = Budget(self.config.budget.measurements, self.config.budget.gpu_seconds)
+        self._breaker = OutageBreaker()
+        self._lock = threading.RLock()
+        self._reserved: dict[int, str] = {}
+        identity = identity or RunIdentity(
+            self.config.task or "", reference.key, forecaster=forecaster.name, seed=self.config.seed
+        )
+        self.identity = identity
+        self.resumed = ledger.begin_run(identity, name=run_name, config=self.config.model_dump(mode="json"))
+        self._history = History(reference, ledger)
+        self._pools = ledger.pools()
+
+    # -- what the host may ask ------------------------------------------------------------------------------
+
+    def remaining(self) -> int | None:
+        """Measurements that may still be decided on; ``None`` without a limit."""
+        with self._lock:
+            return self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
+
+    def budget_spent(self) -> bool:
+        """Whether no measurement may be decided on any more."""
+        return self.remaining() == 0
+
+    @property
+    def best_speedup(self) -> float | None:
+        """Largest measured speed-up over the reference so far; ``None`` before the first."""
+        with self._lock:
+            self._history.refresh()
+            return self._history.best.speedup if self._history.best else None
+
+    def reference_measurement(self) -> Measurement | None:
+        """The reference's own measurement; ``None`` while there is none."""
+        with self._lock:
+            self._history.refresh()
+            return self._history.answer(self.reference.key)
+
+    def answer(self, candidate_key: str) -> Measurement | None:
+        """The measurement that answers for a source, if it was measured already."""
+        with self._lock:
+            self._history.refresh()
+            return self._history.answer(candidate_key)
+
+    # -- ask ------------------------------------------------------------------------------------------------
+
+    def ask(self, candidates: Sequence[Candidate]) -> list[Decision]:
+        """Decide on one pool.
+
+        Args:
+            candidates: proposals that are decided on together; ids must be distinct.
+
+        Returns:
+            One decision per candidate, in the same order, already in the ledger.
+
+        Raises:
+            GateError: two candidates have the same id.
+            LedgerWriteError: the ledger could not be written; nothing was decided.
+        """
+        if not candidates:
+            return []
+        if len({candidate.id for candidate in candidates}) != len(candidates):
+            raise GateError("two candidates of one pool have the same id")
+        with self._lock:
+            if self._history.refresh():
+                self._forecaster.observe(self._history.observations())
+            drafts, fresh = self._settle_without_forecast(candidates)
+            remaining = self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
+            if remaining is not None:
+                remaining -= sum(draft.action is Action.MEASURE for draft in drafts.values())
+            started = time.perf_counter()
+            outcomes = self._forecast(fresh) if remaining != 0 else {}
+            pool = self._pool_draft(len(candidates), time.perf_counter() - started)
+            drafts |= self._decide(fresh, outcomes, pool, remaining)
+            ordered = [drafts[candidate.id] for candidate in candidates]
+            decisions = self._ledger.record_pool(pool, ordered, candidates)
+            self._pools += 1
+            self._reserved |= {d.id: d.candidate_key for d in decisions if d.measure}
+            return decisions
+
+    def _settle_without_forecast(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[dict[str, DecisionDraft], list[Candidate]]:
+        """Decisions that need no forecast, by candidate id, and the candidates that do."""
+        drafts: dict[str, DecisionDraft] = {}
+        fresh: dict[str, Candidate] = {}
+        in_flight = set(self._reserved.values()) | {c.candidate_key for c in self._ledger.open_charges()}
+        for candidate in sorted(candidates, key=lambda c: (c.key, c.id)):
+            answer = self._history.answer(candidate.key)
+            if candidate.problem is not None:
+                reason, action = Reason.INVALID_SOURCE, Action.SKIP
+            elif answer is not None or candidate.key in in_flight:
+                reason, action = Reason.DUPLICATE, Action.SKIP
+            elif candidate.key == self.reference.key and self.remaining() != 0:
+                # Everything is relative to it: measured first, and never forecast.
+                reason, action = Reason.WARM_UP, Action.MEASURE
+                in_flight.add(candidate.key)
+            else:
+                fresh[candidate.key] = candidate
+                in_flight.add(candidate.key)
+                continue
+            drafts[candidate.id] = DecisionDraft(candidate.id, candidate.key, action, reason, answer=answer)
+        return drafts, list(fresh.values())
+
+    def _pool_draft(self, size: int, forecast_seconds: float) -> PoolDraft:
+        anchor_key, _, anchor_speedup = self._history.anchor(self.config.anchor)
+        trust = self._history.trust(self.config.guard)
+        return PoolDraft(size, trust, anchor_key, anchor_speedup, forecast_seconds)
+
+    def _forecast(self, candidates: Sequence[Candidate]) -> dict[str, ForecastOutcome]:
+        """What the forecaster says, by candidate key; nothing while it is down."""
+        if not candidates:
+            return {}
+        if self._breaker.open:
+            self._breaker.skipped()
+            return {}
+        _, anchor_code, anchor_speedup = self._history.anchor(self.config.anchor)
+        queries = [
+            Query(
+                candidate.key,
+                candidate.code,
+                anchor_code,
+                self.reference.code,
+                anchor_speedup,
+                self.identity.task,
+                self.identity.device,
+                candidate.parent_code,
+            )
+            for candidate in candidates
+        ]
+        outcomes = self._forecaster.forecast(queries)
+        if len(outcomes) != len(queries):
+            raise ForecasterError(
+                f"forecaster {self._forecaster.name!r} gave {len(outcomes)} answers to {len(queries)} queries"
+            )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ForecastFailure)]
+        detail = f"{failures[0].kind}: {failures[0].detail}" if failures else ""
+        self._breaker.record(answered=len(failures) < len(outcomes), detail=detail)
+        return {query.candidate_key: outcome for query, outcome in zip(queries, outcomes, strict=True)}
+
+    def _decide(
+        self,
+        candidates: Sequence[Candidate],
+        outcomes: dict[str, ForecastOutcome],
+        pool: PoolDraft,
+        remaining: int | None,
+    ) -> dict[str, DecisionDraft]:
+        """Rank and select; decisions by candidate id."""
+        context = RankingContext(
+            self.config.seed, self._pools, self._history.incumbent_log2(pool.anchor_speedup)
+        )
+        members: dict[str, Member] = {}
+        for candidate in candidates:
+            forecast = outcomes.get(candidate.key)
+            score = confidence = None
+            if isinstance(forecast, Forecast):
+                score = self._rule.score(forecast, candidate.key, context)
+                confidence = forecast.confidence(self.config.deferral.confidence)
+            members[candidate.key] = Member(candidate.key, score, confidence)
+        state = PoolState(
+            self._pools, self.config.seed, remaining, pool.trust, self._history.finished < self.config.warm_up
+        )
+        choices = self._policy.select(list(members.values()), state) if members else {}
+        return {
+            candidate.id: DecisionDraft(
+                candidate.id,
+                candidate.key,
+                choices[candidate.key].action,
+                choices[candidate.key].reason,
+                members[candidate.key].score,
+                members[candidate.key].confidence,
+                outcomes.get(candidate.key),
+                choices[candidate.key].sampling_probability,
+            )
+            for candidate in candidates
+        }
+
+    # -- tell -----------------------------------------------------------------------------------------------
+
+    def start(self, decision_id: int, worker: Worker | None = None) -> bool:
+        """Charge the budget, just before the evaluator is called.
+
+        Returns:
+            Whether the evaluator may be called; False when the budget is spent or the decision was started.
+        """
+        with self._lock:
+            charged = self._ledger.charge(
+                decision_id, worker or Worker.current(), limit=self._budget.measurements
+            )
+            self._reserved.pop(decision_id, None)
+            return charged
+
+    def release(self, decision_id: int) -> None:
+        """Give back a decision that was never started, so that its place in the budget is free again."""
+        with self._lock:
+            self._reserved.pop(decision_id, None)
+
+    def tell(self, decision_id: int, measurement: Measurement, *, provisional: bool = False) -> bool:
+        """Close a decision with what the evaluator said; starts it first if the host did not.
+
+        Args:
+            decision_id: a decision to measure.
+            measurement: what came of it.
+            provisional: more may follow (an early stage of a cascade); the next result replaces this one.
+
+        Returns:
+            Whether it was written; False when a final result stands already.
+        """
+        with self._lock:
+            if decision_id in self._reserved:
+                self.start(decision_id)
+            return self._ledger.record_result(decision_id, measurement, provisional=provisional)

@@ -1,0 +1,152 @@
+"""Opening a ledger's database, and translating its errors.
+
+SQLite: write-ahead log, full synchronisation (a committed measurement survives a power cut), waits instead of
+"database is locked", and every writing transaction takes the write lock at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from gpu_forecasters_plugin.errors import LedgerError, LedgerWriteError, MissingExtraError
+from gpu_forecasters_plugin.ledger.schema import current_revision, head_revision, upgrade_to_head
+
+__all__ = ["open_engine", "reading", "resolve_url", "writing"]
+
+BUSY_TIMEOUT_MS = 60_000
+_MIGRATION_LOCK = 0x67707566
+"""Key of PostgreSQL's advisory lock while the schema is upgraded."""
+
+
+def resolve_url(target: str | Path, base: Path | None = None) -> URL:
+    """The database URL of a ledger setting.
+
+    Args:
+        target: SQLAlchemy URL, or the path of an SQLite file.
+        base: folder that a relative path is relative to; the working directory by default.
+
+    Raises:
+        LedgerError: not a URL of a supported database.
+    """
+    if "://" not in str(target):
+        path = (base or Path.cwd()) / Path(target).expanduser()
+        return URL.create("sqlite", database=str(path))
+    try:
+        url = make_url(str(target))
+    except ArgumentError as error:
+        raise LedgerError(f"ledger {target!r} is not a database URL: {error}") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise LedgerError(f"ledger database {url.get_backend_name()!r} is not supported: sqlite or postgresql")
+    if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise LedgerError("a ledger in memory cannot be shared or resumed: give a file")
+        url = url.set(database=str((base or Path.cwd()) / Path(url.database).expanduser()))
+    return url
+
+
+def _configure_sqlite(dbapi_connection: sqlite3.Connection, _record: object) -> None:
+    # The driver's own implicit BEGIN would take the write lock too late.
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _prepare_file(url: URL) -> None:
+    """Fail early, with the path in the message, where SQLite would say "unable to open database file"."""
+    path = Path(str(url.database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"cannot create the ledger's folder {path.parent}: {error.strerror}") from None
+    if path.is_dir():
+        raise LedgerError(f"ledger {path} is a folder; give a file")
+    target = path if path.exists() else path.parent
+    if not os.access(target, os.W_OK):
+        raise LedgerError(f"ledger {path} cannot be written: {target} is read-only")
+
+
+def _forget_after_fork(engine: Engine) -> None:
+    """A forked child must not use, nor close, connections of its parent."""
+    reference = weakref.ref(engine)
+
+    def forget() -> None:
+        inherited = reference()
+        if inherited is not None:
+            inherited.dispose(close=False)
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def open_engine(target: str | Path, base: Path | None = None) -> Engine:
+    """Open a ledger's database and bring its schema to the newest revision.
+
+    Raises:
+        LedgerError: unsupported database, unwritable path, not a ledger, or written by a newer version.
+        MissingExtraError: PostgreSQL without its driver.
+    """
+    url = resolve_url(target, base)
+    is_sqlite = url.get_backend_name() == "sqlite"
+    if is_sqlite:
+        _prepare_file(url)
+    try:
+        engine = create_engine(url)
+    except NoSuchModuleError as error:
+        raise LedgerError(f"ledger {url.render_as_string()} names an unknown driver: {error}") from None
+    except ModuleNotFoundError:
+        raise MissingExtraError("psycopg", "postgres") from None
+    if is_sqlite:
+        event.listen(engine, "connect", _configure_sqlite)
+    _forget_after_fork(engine)
+    with _translated(url):
+        with engine.connect() as connection:
+            ready = current_revision(connection) == head_revision()
+        if not ready:
+            with writing(engine) as connection:
+                if not is_sqlite:
+                    connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+                upgrade_to_head(connection)
+    return engine
+
+
+@contextmanager
+def _translated(url: URL) -> Iterator[None]:
+    """Database errors as ours, without the statement and its values."""
+    try:
+        yield
+    except DBAPIError as error:
+        name = url.database if url.get_backend_name() == "sqlite" else url.render_as_string()
+        reason = " ".join(str(error.orig).split())
+        if isinstance(error.orig, sqlite3.OperationalError):
+            raise LedgerWriteError(f"ledger {name} cannot be read or written: {reason}") from error
+        raise LedgerError(f"ledger {name}: {reason}") from error
+    except SQLAlchemyError as error:
+        raise LedgerError(f"ledger {url.render_as_string()}: {error}") from error
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection to read with."""
+    with _translated(engine.url), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that holds the write lock from its start, committed when the block ends without error."""
+    with _translated(engine.url), engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection

@@ -1,0 +1,232 @@
+"""Values that go into the ledger and come out of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import psutil
+from sqlalchemy import RowMapping
+
+from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
+from gpu_forecasters_plugin.forecast import (
+    FailureKind,
+    Forecast,
+    ForecastCost,
+    ForecastFailure,
+    ForecastOutcome,
+)
+
+__all__ = [
+    "BudgetUse",
+    "Charge",
+    "DecisionDraft",
+    "PoolDraft",
+    "RunIdentity",
+    "Worker",
+    "decision_values",
+    "escape_text",
+    "forecast_from_row",
+    "measurement_from_row",
+    "measurement_values",
+    "unescape_text",
+]
+
+_ESCAPED = "\ufffejson:"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What makes two measurements comparable; a resume must agree in every field."""
+
+    task: str
+    reference_key: str
+    evaluator_hash: str = ""
+    device: str = ""
+    driver: str = ""
+    bin_scheme: str = "standard"
+    forecaster: str = ""
+    model: str = ""
+    prompt_hash: str = ""
+    seed: int = 0
+
+    def first_difference(self, row: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+        """Name, stored and present value of the first field that differs."""
+        for field in fields(self):
+            if row[field.name] != getattr(self, field.name):
+                return field.name, row[field.name], getattr(self, field.name)
+        return None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The process that calls the evaluator, so that a resume can tell whether it still lives."""
+
+    host: str
+    pid: int
+    started_at: float
+
+    @classmethod
+    def current(cls) -> Worker:
+        """This process."""
+        return cls(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+
+    def may_be_alive(self) -> bool:
+        """False only when it certainly has ended: a process of this host that is gone."""
+        if self.host != socket.gethostname():
+            return True
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.started_at) < 1.0
+        except psutil.NoSuchProcess:
+            return False
+
+
+@dataclass(frozen=True)
+class BudgetUse:
+    """What a run has spent: calls charged, how many of them still run, and seconds of those that ended."""
+
+    measurements: int = 0
+    open: int = 0
+    gpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A measurement that was paid for and has not ended."""
+
+    decision_id: int
+    candidate_key: str
+    charged_at: float
+    worker: Worker
+
+
+@dataclass(frozen=True)
+class PoolDraft:
+    """A pool about to be written."""
+
+    size: int
+    trust: float = 1.0
+    anchor_key: str = ""
+    anchor_speedup: float = 1.0
+    forecast_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class DecisionDraft:
+    """A decision about to be written; :class:`~gpu_forecasters_plugin.decision.Decision` without its numbers."""
+
+    candidate_id: str
+    candidate_key: str
+    action: Action
+    reason: Reason
+    score: float | None = None
+    confidence: float | None = None
+    forecast: ForecastOutcome | None = None
+    sampling_probability: float | None = None
+    answer: Measurement | None = None
+
+    def numbered(self, decision_id: int, pool_id: int) -> Decision:
+        """The decision under the numbers that the ledger gave it."""
+        return Decision(
+            decision_id,
+            self.candidate_id,
+            self.candidate_key,
+            pool_id,
+            self.action,
+            self.reason,
+            self.score,
+            self.confidence,
+            self.forecast,
+            self.sampling_probability,
+            self.answer,
+        )
+
+
+def escape_text(text: str) -> str:
+    """Text that every database stores: lone surrogates and NUL, which are refused, are escaped as JSON."""
+    if text.startswith(_ESCAPED) or _UNSTORABLE.search(text):
+        return _ESCAPED + json.dumps(text)
+    return text
+
+
+def unescape_text(text: str) -> str:
+    """Inverse of :func:`escape_text`."""
+    return str(json.loads(text.removeprefix(_ESCAPED))) if text.startswith(_ESCAPED) else text
+
+
+def decision_values(draft: DecisionDraft) -> dict[str, Any]:
+    """Column values of a decision, all columns present, so that rows can be written in one statement."""
+    forecast = draft.forecast
+    given = forecast if isinstance(forecast, Forecast) else None
+    failed = forecast if isinstance(forecast, ForecastFailure) else None
+    cost = forecast.cost if forecast is not None else ForecastCost()
+    return {
+        "candidate_id": escape_text(draft.candidate_id),
+        "candidate_key": draft.candidate_key,
+        "action": draft.action.value,
+        "reason": draft.reason.value,
+        "score": draft.score,
+        "confidence": draft.confidence,
+        "sampling_probability": draft.sampling_probability,
+        "probabilities": list(given.probabilities) if given else None,
+        "components": {k: list(v) for k, v in given.components.items()} if given else None,
+        "raw_sum": given.raw_sum if given else None,
+        "source": forecast.source if forecast is not None else None,
+        "failure": failed.kind.value if failed else None,
+        "failure_detail": failed.detail if failed else None,
+        "seconds": cost.seconds,
+        "prompt_tokens": cost.prompt_tokens,
+        "cached_tokens": cost.cached_tokens,
+        "completion_tokens": cost.completion_tokens,
+        "reasoning_tokens": cost.reasoning_tokens,
+    }
+
+
+def forecast_from_row(row: RowMapping) -> ForecastOutcome | None:
+    """The forecast of a decision row, the typed failure, or ``None`` when none was asked for."""
+    cost = ForecastCost(
+        row["seconds"] or 0.0,
+        row["prompt_tokens"] or 0,
+        row["cached_tokens"] or 0,
+        row["completion_tokens"] or 0,
+        row["reasoning_tokens"] or 0,
+    )
+    source = row["source"] or ""
+    if row["failure"] is not None:
+        return ForecastFailure(FailureKind(row["failure"]), row["failure_detail"] or "", source, cost)
+    if row["probabilities"] is None:
+        return None
+    components = {name: tuple(values) for name, values in (row["components"] or {}).items()}
+    return Forecast(tuple(row["probabilities"]), row["raw_sum"], source, cost, components)
+
+
+def measurement_values(measurement: Measurement) -> dict[str, Any]:
+    """Column values of a measurement's result."""
+    return {
+        "outcome": measurement.outcome.value,
+        "value": measurement.value,
+        "time_us": measurement.time_us,
+        "speedup": measurement.speedup,
+        "gpu_seconds": measurement.gpu_seconds,
+        "error": escape_text(measurement.error) if measurement.error else measurement.error,
+        "payload": measurement.payload,
+    }
+
+
+def measurement_from_row(row: RowMapping) -> Measurement:
+    """The measurement of a row that has ended."""
+    return Measurement(
+        Outcome(row["outcome"]),
+        row["time_us"],
+        row["speedup"],
+        row["gpu_seconds"],
+        unescape_text(row["error"]) if row["error"] else row["error"],
+        row["payload"],
+        row["value"],
+    )

@@ -1,0 +1,329 @@
+"""The ledger: the durable record of forecasts, decisions, charges and measurements.
+
+It is the truth. What has not been written has not happened: decisions are written before they are handed out, a
+charge before the evaluator is called, a result when it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gpu_forecasters_plugin._version import __version__
+from gpu_forecasters_plugin.candidate import Candidate
+from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
+from gpu_forecasters_plugin.errors import LedgerIdentityError, UnknownDecisionError
+from gpu_forecasters_plugin.forecast import Forecast, Observation
+from gpu_forecasters_plugin.ledger import models
+from gpu_forecasters_plugin.ledger.engine import open_engine, reading, writing
+from gpu_forecasters_plugin.ledger.records import (
+    BudgetUse,
+    Charge,
+    DecisionDraft,
+    PoolDraft,
+    RunIdentity,
+    Worker,
+    decision_values,
+    escape_text,
+    forecast_from_row,
+    measurement_from_row,
+    measurement_values,
+    unescape_text,
+)
+
+__all__ = ["Ledger", "Result"]
+
+_ANSWERING = [o.value for o in Outcome if o is not Outcome.INFRASTRUCTURE]
+"""Outcomes that say something about the kernel, so that a duplicate need not be measured again."""
+
+
+class Result:
+    """A finished measurement with the decision that led to it, as :meth:`Ledger.results_since` returns it."""
+
+    def __init__(self, row: Any) -> None:
+        self.revision: int = row["revision"]
+        self.decision_id: int = row["decision_id"]
+        self.candidate_key: str = row["candidate_key"]
+        self.pool_number: int = row["number"]
+        self.reason = Reason(row["reason"])
+        self.score: float | None = row["score"]
+        self.provisional: bool = row["provisional"]
+        self.measurement: Measurement = measurement_from_row(row)
+        self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
+        self._forecast = forecast_from_row(row)
+
+    def observation(self) -> Observation | None:
+        """What a forecaster may learn from it; ``None`` unless the outcome is ``ok``."""
+        if self.measurement.outcome is not Outcome.OK or self.measurement.speedup is None:
+            return None
+        code, anchor_speedup, probability = self._observed
+        forecast = self._forecast if isinstance(self._forecast, Forecast) else None
+        return Observation(
+            self.candidate_key,
+            unescape_text(code),
+            self.measurement.speedup,
+            self.pool_number,
+            forecast,
+            anchor_speedup,
+            probability,
+        )
+
+
+class Ledger:
+    """One run's view of a ledger database.
+
+    Promises: safe for many processes and threads at once (on one host with SQLite, on many with PostgreSQL);
+    every method is one transaction; nothing is cached, so every answer is the database's.
+    """
+
+    def __init__(self, target: str | Path, *, base: Path | None = None) -> None:
+        """Open or create the database.
+
+        Args:
+            target: SQLAlchemy URL, or path of an SQLite file.
+            base: folder that a relative path is relative to.
+
+        Raises:
+            LedgerError: it cannot be opened, or was written by a newer version.
+        """
+        self._engine = open_engine(target, base)
+        self.url = self._engine.url.render_as_string()
+        self._run_id: int | None = None
+
+    @property
+    def run_id(self) -> int:
+        """Number of the run in this database; :meth:`begin_run` sets it."""
+        if self._run_id is None:
+            raise LedgerIdentityError("no run was begun in this ledger: call begin_run first")
+        return self._run_id
+
+    def begin_run(self, identity: RunIdentity, *, name: str = "run", config: dict[str, Any] | None = None) -> bool:
+        """Start a run, or resume the one of that name.
+
+        Returns:
+            Whether an earlier run is resumed.
+
+        Raises:
+            LedgerIdentityError: the run of that name has another identity; names the field.
+        """
+        with writing(self._engine) as connection:
+            stored = connection.execute(select(models.run).where(models.run.c.name == name)).mappings().first()
+            if stored is None:
+                values = {"name": name, "created_at": time.time(), "package_version": __version__}
+                values |= asdict(identity) | {"config": config or {}}
+                self._run_id = connection.execute(insert(models.run).values(values)).inserted_primary_key[0]  # type: ignore[index]
+                return False
+        difference = identity.first_difference(stored)
+        if difference is not None:
+            field, old, new = difference
+            raise LedgerIdentityError(
+                f"ledger {self.url} belongs to another run: {field} was {old!r} and is now {new!r}; "
+                "use a new output folder, or another ledger"
+            )
+        self._run_id = stored["id"]
+        return True
+
+    def record_pool(
+        self, pool: PoolDraft, drafts: Sequence[DecisionDraft], candidates: Iterable[Candidate]
+    ) -> list[Decision]:
+        """Write a pool with its decisions and the sources that are new, in one transaction.
+
+        Returns:
+            The decisions under their numbers, in the order of the drafts.
+        """
+        now = time.time()
+        sources = {c.key: escape_text(c.code) for c in candidates}
+        with writing(self._engine) as connection:
+            known = self._known_keys(connection, list(sources))
+            rows: list[dict[str, Any]] = [
+                {"run_id": self.run_id, "key": key, "code": code, "created_at": now}
+                for key, code in sources.items()
+                if key not in known
+            ]
+            if rows:
+                connection.execute(insert(models.candidate), rows)
+            number = self._count(connection, models.pool)
+            pool_values = asdict(pool) | {"run_id": self.run_id, "number": number, "created_at": now}
+            pool_id = connection.execute(insert(models.pool).values(pool_values)).inserted_primary_key[0]  # type: ignore[index]
+            shared = {"run_id": self.run_id, "pool_id": pool_id, "created_at": now}
+            connection.execute(insert(models.decision), [decision_values(draft) | shared for draft in drafts])
+            # Numbers rise in the order of the insert; reading them back costs less than RETURNING for each.
+            numbers = select(models.decision.c.id).where(models.decision.c.pool_id == pool_id)
+            ids = connection.execute(numbers.order_by(models.decision.c.id)).scalars()
+            return [draft.numbered(i, pool_id) for draft, i in zip(drafts, ids, strict=True)]
+
+    def _known_keys(self, connection: Connection, keys: list[str]) -> set[str]:
+        table = models.candidate
+        query = select(table.c.key).where(table.c.run_id == self.run_id, table.c.key.in_(keys))
+        return set(connection.execute(query).scalars())
+
+    def _count(self, connection: Connection, table: Any) -> int:
+        return connection.execute(
+            select(func.count()).select_from(table).where(table.c.run_id == self.run_id)
+        ).scalar_one()
+
+    def pools(self) -> int:
+        """How many pools were decided."""
+        with reading(self._engine) as connection:
+            return self._count(connection, models.pool)
+
+    def charge(self, decision_id: int, worker: Worker, *, limit: int | None = None) -> bool:
+        """Charge the budget for one measurement, before the evaluator is called.
+
+        Args:
+            decision_id: a decision to measure.
+            worker: the process that will call the evaluator.
+            limit: measurements that the run may make in all.
+
+        Returns:
+            Whether it may go on: False when the budget is spent or the decision was charged already.
+
+        Raises:
+            UnknownDecisionError: no such decision to measure in this run.
+        """
+        table = models.decision
+        with writing(self._engine) as connection:
+            row = connection.execute(
+                select(table.c.candidate_key, table.c.action).where(
+                    table.c.id == decision_id, table.c.run_id == self.run_id
+                )
+            ).first()
+            if row is None or row.action != Action.MEASURE.value:
+                raise UnknownDecisionError(f"decision {decision_id!r} is not one to measure in this run")
+            if limit is not None and self._count(connection, models.measurement) >= limit:
+                return False
+            values = {
+                "run_id": self.run_id,
+                "decision_id": decision_id,
+                "candidate_key": row.candidate_key,
+                "charged_at": time.time(),
+                "worker_host": worker.host,
+                "worker_pid": worker.pid,
+                "worker_started_at": worker.started_at,
+                "provisional": False,
+            }
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(models.measurement).values(values))
+            except IntegrityError:
+                return False
+            return True
+
+    def record_result(self, decision_id: int, result: Measurement, *, provisional: bool = False) -> bool:
+        """Write how a charged measurement ended.
+
+        A result replaces one that was provisional. After a ``timeout`` or an ``infrastructure`` verdict the
+        evaluator's own answer is kept as ``late``, without its time.
+
+        Returns:
+            Whether it was written; False when a final result stands already.
+
+        Raises:
+            UnknownDecisionError: the decision was never charged.
+        """
+        table = models.measurement
+        with writing(self._engine) as connection:
+            query = select(table).where(table.c.decision_id == decision_id, table.c.run_id == self.run_id)
+            row = connection.execute(query).mappings().first()
+            if row is None:
+                raise UnknownDecisionError(f"decision {decision_id!r} was not charged in this run")
+            if row["outcome"] is not None and not row["provisional"]:
+                if row["outcome"] not in (Outcome.TIMEOUT.value, Outcome.INFRASTRUCTURE.value):
+                    return False
+                result = Measurement(
+                    Outcome.LATE,
+                    gpu_seconds=max(result.gpu_seconds, row["gpu_seconds"]),
+                    error=f"answered {result.outcome} after it was given up as {row['outcome']}",
+                )
+            revision = connection.execute(
+                select(func.coalesce(func.max(table.c.revision), 0) + 1).where(table.c.run_id == self.run_id)
+            ).scalar_one()
+            values = measurement_values(result) | {
+                "revision": revision,
+                "provisional": provisional,
+                "finished_at": time.time(),
+            }
+            connection.execute(update(table).where(table.c.id == row["id"]).values(values))
+            return True
+
+    def budget_use(self) -> BudgetUse:
+        """What the run has spent so far."""
+        table = models.measurement
+        query = select(
+            func.count(),
+            func.count().filter(table.c.outcome.is_(None)),
+            func.coalesce(func.sum(table.c.gpu_seconds), 0.0),
+        ).where(table.c.run_id == self.run_id)
+        with reading(self._engine) as connection:
+            total, unfinished, seconds = connection.execute(query).one()
+        return BudgetUse(total, unfinished, float(seconds))
+
+    def open_charges(self) -> list[Charge]:
+        """Measurements that were paid for and have not ended."""
+        table = models.measurement
+        query = select(table).where(table.c.run_id == self.run_id, table.c.outcome.is_(None)).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return [
+                Charge(
+                    row["decision_id"],
+                    row["candidate_key"],
+                    row["charged_at"],
+                    Worker(row["worker_host"], row["worker_pid"], row["worker_started_at"]),
+                )
+                for row in connection.execute(query).mappings()
+            ]
+
+    def _results_query(self) -> Select[Any]:
+        m, d, p, c = models.measurement, models.decision, models.pool, models.candidate
+        forecast_columns = [
+            getattr(d.c, name)
+            for name in (
+                "probabilities components raw_sum source failure failure_detail seconds prompt_tokens "
+                "cached_tokens completion_tokens reasoning_tokens reason score sampling_probability"
+            ).split()
+        ]
+        return (
+            select(m, p.c.number, p.c.anchor_speedup, c.c.code, *forecast_columns)
+            .join(d, d.c.id == m.c.decision_id)
+            .join(p, p.c.id == d.c.pool_id)
+            .join(c, (c.c.run_id == m.c.run_id) & (c.c.key == m.c.candidate_key))
+            .where(m.c.run_id == self.run_id, m.c.outcome.is_not(None))
+        )
+
+    def results_since(self, revision: int) -> list[Result]:
+        """Results written after ``revision``, in the order in which they were written."""
+        m = models.measurement
+        query = self._results_query().where(m.c.revision > revision).order_by(m.c.revision)
+        with reading(self._engine) as connection:
+            return [Result(row) for row in connection.execute(query).mappings()]
+
+    def answer_for(self, candidate_key: str) -> Measurement | None:
+        """An earlier measurement of the same source that says something about the kernel."""
+        m = models.measurement
+        query = (
+            self._results_query()
+            .where(m.c.candidate_key == candidate_key, m.c.outcome.in_(_ANSWERING))
+            .order_by(m.c.id)
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else Result(row).measurement
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Every decision of the run beside its measurement, oldest first, as plain columns."""
+        d, m, p = models.decision, models.measurement, models.pool
+        query = (
+            select(d, p.c.number.label("pool_number"), m.c.outcome, m.c.time_us, m.c.speedup, m.c.gpu_seconds)
+            .join(p, p.c.id == d.c.pool_id)
+            .join(m, m.c.decision_id == d.c.id, isouter=True)
+            .where(d.c.run_id == self.run_id)
+            .order_by(d.c.id)
+        )
+        with reading(self._engine) as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]

@@ -1,0 +1,59 @@
+"""The guard: watches whether forecasts order a pool as the GPU does, and hands slots back to chance if not.
+
+Within each pool, every pair of measured members whose speed-ups differ by more than the noise of repeated
+measurements is concordant or discordant with the ranking scores. Evidence decays from pool to pool. The share of
+concordant pairs, shrunk towards a prior, is turned into trust: full from ``FULL_TRUST`` upwards, none at a half and
+below, which is what chance reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from gpu_forecasters_plugin.config import GuardConfig
+
+__all__ = ["FULL_TRUST", "NOISE_LOG2", "trust"]
+
+FULL_TRUST = 0.6
+"""Concordance from which on the surrogate keeps all its slots."""
+
+NOISE_LOG2 = 0.03
+"""Smaller differences in log2 speed-up are noise: twice the median difference of repeated measurements."""
+
+
+def _pool_pairs(scored: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Concordant and discordant pairs of (score, log2 speed-up); equal scores count half each."""
+    concordant = discordant = 0.0
+    for (score_a, truth_a), (score_b, truth_b) in combinations(scored, 2):
+        if abs(truth_a - truth_b) <= NOISE_LOG2:
+            continue
+        if score_a == score_b:
+            concordant += 0.5
+            discordant += 0.5
+        elif (score_a > score_b) == (truth_a > truth_b):
+            concordant += 1.0
+        else:
+            discordant += 1.0
+    return concordant, discordant
+
+
+def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -> float:
+    """Share of its slots that the surrogate keeps, in [0, 1].
+
+    Args:
+        pools: per pool, oldest first, the (ranking score, measured log2 speed-up) of its measured members that
+            had a forecast.
+        config: decay and prior.
+    """
+    if not config.enabled:
+        return 1.0
+    concordant = discordant = 0.0
+    for scored in pools:
+        more, less = _pool_pairs(scored)
+        # A pool of m members has m(m-1)/2 dependent pairs but only about m - 1 independent facts.
+        weight = 2.0 / max(2, len(scored))
+        concordant = config.decay * concordant + weight * more
+        discordant = config.decay * discordant + weight * less
+    share = (concordant + config.prior_pairs) / (concordant + discordant + 1.5 * config.prior_pairs)
+    return min(1.0, max(0.0, (share - 0.5) / (FULL_TRUST - 0.5)))

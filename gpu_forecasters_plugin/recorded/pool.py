@@ -1,0 +1,229 @@
+"""Pool files: distinct kernels for one operation, each with its measured outcome.
+
+A pool file is JSON Lines, gzip-compressed or not. The first row is ``{"pool": {"task", "device",
+"reference_id", ...}}``; every further row is a candidate with ``id``, ``code``, ``language``, ``outcome``,
+``time_us`` (null unless ``ok``) and, optionally, ``spread``, ``error`` and ``neighbours`` (ids one
+edit away).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from gpu_forecasters_plugin.candidate import source_key
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.errors import PoolFileError
+from gpu_forecasters_plugin.recorded.similarity import nearest_neighbours
+
+__all__ = [
+    "RecordedCandidate",
+    "RecordedPool",
+    "is_pool_path",
+    "load_pool",
+    "load_task",
+    "open_pool",
+    "recorded_task_names",
+]
+
+_SUFFIX = ".jsonl.gz"
+
+
+@dataclass(frozen=True)
+class RecordedCandidate:
+    """One kernel of a pool. Immutable.
+
+    Attributes:
+        id: name within the pool.
+        code: full source text.
+        language: ``triton``, ``cuda``, ``pytorch`` or whatever the pool says.
+        outcome: how its measurement ended.
+        time_us: run time in microseconds, positive; ``None`` unless ``outcome`` is ``ok``.
+        spread: relative spread of the repeated measurements (0.02 is two per cent), if recorded.
+        neighbours: ids one edit away as the file has them; empty if it has none
+            (:meth:`RecordedPool.neighbours` then finds the nearest).
+        error: why it failed, if recorded.
+    """
+
+    id: str
+    code: str = field(repr=False)
+    language: str
+    outcome: Outcome
+    time_us: float | None = None
+    spread: float | None = None
+    neighbours: tuple[str, ...] = field(default=(), repr=False)
+    error: str | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Identity by normalised source; computed on first use (milliseconds for a long source)."""
+        return source_key(self.code)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedPool:
+    """A recorded task. Immutable; safe to share between threads and to pickle.
+
+    Attributes:
+        task: name of the recorded task.
+        device: name of the device that it was measured on.
+        operation: what the kernels compute; the task's name unless the file says more.
+        reference_id: id of the kernel that speed-ups are relative to.
+        header: the file's header as read.
+        candidates: by id, in the order of the file.
+    """
+
+    task: str
+    device: str
+    operation: str
+    reference_id: str
+    header: Mapping[str, Any] = field(repr=False)
+    candidates: Mapping[str, RecordedCandidate] = field(repr=False)
+
+    @property
+    def reference(self) -> RecordedCandidate:
+        """The kernel that speed-ups are relative to."""
+        return self.candidates[self.reference_id]
+
+    @cached_property
+    def _by_key(self) -> dict[str, RecordedCandidate]:
+        return {candidate.key: candidate for candidate in self.candidates.values()}
+
+    @cached_property
+    def _by_text(self) -> dict[str, RecordedCandidate]:
+        return {candidate.code.strip(): candidate for candidate in self.candidates.values()}
+
+    def by_key(self, key: str) -> RecordedCandidate | None:
+        """The candidate of that identity, or ``None``. The first call computes every key."""
+        return self._by_key.get(key)
+
+    def find(self, code: str) -> RecordedCandidate | None:
+        """The candidate with this source, comments and formatting apart, or ``None``."""
+        # The same text, as a replayed search mostly sends it, needs no key at all.
+        return self._by_text.get(code.strip()) or self.by_key(source_key(code))
+
+    def speedup(self, candidate_id: str) -> float | None:
+        """Reference time / candidate time (above 1 is faster); ``None`` for a failure.
+
+        Raises:
+            KeyError: no such candidate.
+        """
+        time_us = self.candidates[candidate_id].time_us
+        reference_us = self.reference.time_us
+        return None if time_us is None or reference_us is None else reference_us / time_us
+
+    @cached_property
+    def best_id(self) -> str:
+        """Id of the fastest candidate; the earlier one of two equals."""
+        return min(self.candidates, key=lambda name: self.candidates[name].time_us or math.inf)
+
+    @cached_property
+    def best_speedup(self) -> float:
+        """Largest speed-up in the pool; at least 1, since the reference is in it."""
+        return self.speedup(self.best_id) or 1.0
+
+    @cached_property
+    def _edges(self) -> dict[str, tuple[str, ...]]:
+        # An edit can be undone, so an edge counts from both ends even if the file names it at one only.
+        edges: dict[str, set[str]] = {name: set(c.neighbours) for name, c in self.candidates.items()}
+        for name, candidate in self.candidates.items():
+            for other in candidate.neighbours:
+                edges[other].add(name)
+        lonely = {name for name, others in edges.items() if not others}
+        if lonely:
+            names = list(self.candidates)
+            found = nearest_neighbours([self.candidates[name].code for name in names])
+            for name, others in zip(names, found, strict=True):
+                near = {names[index] for index in others}
+                edges[name] |= near if name in lonely else near & lonely
+        return {name: tuple(sorted(others - {name})) for name, others in edges.items()}
+
+    def neighbours(self, candidate_id: str) -> tuple[str, ...]:
+        """Ids one edit away, sorted; symmetric.
+
+        Where the file names none, the eight nearest by token shingles (the first such call compares the
+        whole pool: about a second for 3,000 candidates).
+
+        Raises:
+            KeyError: no such candidate.
+        """
+        return self._edges[candidate_id]
+
+
+def load_pool(path: str | PathLike[str], *, strict: bool = False) -> RecordedPool:
+    """The pool in a ``.jsonl`` or ``.jsonl.gz`` file.
+
+    Args:
+        path: the file.
+        strict: a repeated source (comments and formatting apart) is an error. Otherwise the first is kept,
+            the later ones are left out with one warning, and edges to them lead to the first.
+
+    Raises:
+        PoolFileError: it cannot be read or is not a valid pool; names the file and the line.
+    """
+    from gpu_forecasters_plugin.recorded.reading import parse_pool
+
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise PoolFileError(f"{file}: cannot be read: {error.strerror or error}") from error
+    return parse_pool(data, name=str(file), strict=strict)
+
+
+def _data_folder() -> Any:
+    return resources.files("gpu_forecasters_plugin.recorded").joinpath("data")
+
+
+def recorded_task_names() -> tuple[str, ...]:
+    """Names of the recorded tasks that ship with the package, sorted."""
+    folder = _data_folder()
+    if not folder.is_dir():
+        return ()
+    return tuple(
+        sorted(
+            entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX)
+        )
+    )
+
+
+def load_task(name: str) -> RecordedPool:
+    """The recorded task of that name (see :func:`recorded_task_names`).
+
+    Raises:
+        PoolFileError: no such task; names the nearest right one.
+    """
+    from gpu_forecasters_plugin.recorded.reading import parse_pool
+
+    known = recorded_task_names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none installed'}"
+        raise PoolFileError(f"no recorded task {name!r}; {hint}")
+    return parse_pool(_data_folder().joinpath(name + _SUFFIX).read_bytes(), name=name, strict=True)
+
+
+def is_pool_path(source: str | PathLike[str]) -> bool:
+    """Whether a source means a pool file rather than the name of a recorded task.
+
+    A ``Path`` is a path, and so is a text that ends in ``.jsonl`` or ``.gz`` or holds a path separator.
+    """
+    if not isinstance(source, str):
+        return True
+    return source.endswith((".jsonl", ".gz")) or "/" in source or "\\" in source
+
+
+def open_pool(source: str | PathLike[str]) -> RecordedPool:
+    """The recorded task of that name, or the pool file at that path (see :func:`is_pool_path`).
+
+    Raises:
+        PoolFileError: there is no such task, or the file is not a valid pool.
+    """
+    return load_pool(source) if is_pool_path(source) else load_task(str(source))
