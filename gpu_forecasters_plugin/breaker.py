@@ -45,7 +45,9 @@ class OutageBreaker:
             self._failed = self._pause = 0
             return
         if not self._failed:
-            logger.error("forecaster is down (%s): candidates are measured at random within the quota", detail)
+            logger.error(
+                "forecaster is down (%s): candidates are measured at random within the quota", detail
+            )
         self._failed += 1
         if self._failed > _TOLERATED:
             self._pause = min(_LONGEST_PAUSE, 2 ** (self._failed - _TOLERATED - 1))

@@ -6,10 +6,12 @@ identity is computed once, here, and used for duplicates, ledger keys and seeded
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import re
 import tokenize
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +21,9 @@ MAX_SOURCE_CHARACTERS = 512 * 1024
 """Longer sources are refused as ``invalid_source``: no forecaster reads half a million characters."""
 
 _LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER}
-_C_COMMENT = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
-)
+_C_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL)
 _C_STRING_MARK = re.compile(r"__global__|#include|__device__")
+_DIRECTIVE = re.compile(r"^#(?:define|include|pragma|undef|if|ifdef|ifndef|endif)\b", re.MULTILINE)
 _SPACE = re.compile(r"\s+")
 
 
@@ -39,6 +40,17 @@ def _normalise_c(text: str) -> str:
     """C-family text without comments; white space folded to one blank."""
     text = _C_COMMENT.sub(lambda match: match.group(1) or " ", text)
     return _SPACE.sub(" ", text).strip()
+
+
+def _is_python(text: str) -> bool:
+    """Whether the text parses as Python and is not a file of preprocessor lines, which Python reads as comments."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a candidate's own SyntaxWarnings are nobody's business here
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return bool(tree.body) or _DIRECTIVE.search(text) is None
 
 
 def _normalise_python(text: str) -> str:
@@ -68,14 +80,16 @@ def _normalise_python(text: str) -> str:
 def normalise_source(text: str) -> str:
     """The part of a source that matters for identity.
 
-    Python (Triton, PyTorch) is compared token by token; what does not tokenise as Python is treated as a
-    C-family language: comments out, white space folded.
+    Python (Triton, PyTorch) is compared token by token; what does not parse as Python is treated as a C-family
+    language: comments out, white space folded.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        return _normalise_python(text)
-    except (SyntaxError, tokenize.TokenError, ValueError):
-        return _normalise_c(text)
+    if _is_python(text):
+        try:
+            return _normalise_python(text)
+        except (SyntaxError, tokenize.TokenError):
+            pass  # the tokeniser is stricter than the parser in places
+    return _normalise_c(text)
 
 
 def source_key(text: str) -> str:

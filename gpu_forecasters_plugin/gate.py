@@ -18,13 +18,14 @@ from gpu_forecasters_plugin.breaker import OutageBreaker
 from gpu_forecasters_plugin.budget import Budget
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.config import SurrogateConfig
-from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Reason
+from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
 from gpu_forecasters_plugin.errors import ForecasterError, GateError
 from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure, ForecastOutcome, Query
 from gpu_forecasters_plugin.forecasters import Forecaster
 from gpu_forecasters_plugin.history import History
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
 from gpu_forecasters_plugin.policies import (
+    MeasureAll,
     Member,
     PoolState,
     RankingContext,
@@ -120,13 +121,29 @@ class Gate:
             self._history.refresh()
             return self._history.answer(candidate_key)
 
+    def in_flight(self, candidate_key: str) -> bool:
+        """Whether a source is about to be measured, or being measured right now."""
+        with self._lock:
+            return candidate_key in self._in_flight()
+
+    def _in_flight(self) -> set[str]:
+        return set(self._reserved.values()) | {c.candidate_key for c in self._ledger.open_charges()}
+
+    def partial_answer(self, decision_id: int) -> Measurement | None:
+        """The provisional result of a decision of which more stages may follow."""
+        with self._lock:
+            self._history.refresh()
+            return self._history.provisional(decision_id)
+
     # -- ask ------------------------------------------------------------------------------------------------
 
-    def ask(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def ask(self, candidates: Sequence[Candidate], *, measure_all: bool = False) -> list[Decision]:
         """Decide on one pool.
 
         Args:
             candidates: proposals that are decided on together; ids must be distinct.
+            measure_all: these are no proposals but programs that the search starts from: measured whatever a
+                forecast would say, as far as the budget goes (reason ``warm_up``).
 
         Returns:
             One decision per candidate, in the same order, already in the ledger.
@@ -147,9 +164,9 @@ class Gate:
             if remaining is not None:
                 remaining -= sum(draft.action is Action.MEASURE for draft in drafts.values())
             started = time.perf_counter()
-            outcomes = self._forecast(fresh) if remaining != 0 else {}
+            outcomes = self._forecast(fresh) if remaining != 0 and not measure_all else {}
             pool = self._pool_draft(len(candidates), time.perf_counter() - started)
-            drafts |= self._decide(fresh, outcomes, pool, remaining)
+            drafts |= self._decide(fresh, outcomes, pool, remaining, measure_all)
             ordered = [drafts[candidate.id] for candidate in candidates]
             decisions = self._ledger.record_pool(pool, ordered, candidates)
             self._pools += 1
@@ -162,7 +179,7 @@ class Gate:
         """Decisions that need no forecast, by candidate id, and the candidates that do."""
         drafts: dict[str, DecisionDraft] = {}
         fresh: dict[str, Candidate] = {}
-        in_flight = set(self._reserved.values()) | {c.candidate_key for c in self._ledger.open_charges()}
+        in_flight = self._in_flight()
         for candidate in sorted(candidates, key=lambda c: (c.key, c.id)):
             answer = self._history.answer(candidate.key)
             if candidate.problem is not None:
@@ -222,6 +239,7 @@ class Gate:
         outcomes: dict[str, ForecastOutcome],
         pool: PoolDraft,
         remaining: int | None,
+        measure_all: bool,
     ) -> dict[str, DecisionDraft]:
         """Rank and select; decisions by candidate id."""
         context = RankingContext(
@@ -238,7 +256,8 @@ class Gate:
         state = PoolState(
             self._pools, self.config.seed, remaining, pool.trust, self._history.finished < self.config.warm_up
         )
-        choices = self._policy.select(list(members.values()), state) if members else {}
+        policy = MeasureAll() if measure_all else self._policy
+        choices = policy.select(list(members.values()), state) if members else {}
         return {
             candidate.id: DecisionDraft(
                 candidate.id,
@@ -267,6 +286,21 @@ class Gate:
             )
             self._reserved.pop(decision_id, None)
             return charged
+
+    def close_interrupted(self) -> int:
+        """Close measurements whose process has ended without a result; they stay paid.
+
+        Call it when a run is resumed. What still runs somewhere is left open: its result is on its way.
+
+        Returns:
+            How many were closed, as ``infrastructure``.
+        """
+        closed = 0
+        for charge in self._ledger.open_charges():
+            if not charge.worker.may_be_alive():
+                lost = Measurement(Outcome.INFRASTRUCTURE, error="interrupted before it had a result")
+                closed += self.tell(charge.decision_id, lost)
+        return closed
 
     def release(self, decision_id: int) -> None:
         """Give back a decision that was never started, so that its place in the budget is free again."""

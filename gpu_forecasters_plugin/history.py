@@ -47,6 +47,11 @@ class History:
         """The measurement that answers for a source."""
         return self._answers.get(candidate_key)
 
+    def provisional(self, decision_id: int) -> Measurement | None:
+        """A result of which more may follow."""
+        result = self._results.get(decision_id)
+        return result.measurement if result is not None and result.provisional else None
+
     def observations(self) -> list[Observation]:
         """Everything a forecaster may learn from, by pool and key: an order that arrival cannot change."""
         found = [observation for r in self._results.values() if (observation := r.observation()) is not None]

@@ -1,8 +1,8 @@
-"""Generator of the recorded task ``cross_entropy``: kernel sources for softmax cross-entropy with its gradient.
+"""Generator of the recorded task ``cross_entropy``: softmax cross-entropy together with its gradient.
 
-Every source defines ``run(logits, targets)`` for logits of shape [T, V] in bfloat16 and targets of shape [T] in
-int64. It returns ``(losses, grad)``: the loss of each row in float32, and in bfloat16 the gradient of the *mean*
-of the losses with respect to the logits, ``(softmax(logits) - onehot(targets)) / T``.
+Every source defines ``run(logits, targets)`` for logits of shape [T, V] in bfloat16 and targets of shape [T]
+in int64. It returns ``(losses, grad)``: the loss of each row in float32, and in bfloat16 the gradient of the
+*mean* of the losses with respect to the logits, ``(softmax(logits) - onehot(targets)) / T``.
 
 The largest vocabulary is measured with 2048 rows in place of 4096, to spare memory and time.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TASK = "cross_entropy"
 ENTRY = "run"
 OPERATION = (
-    "Softmax cross-entropy, forward and backward: logits [T, V] bfloat16 and targets [T] int64 to the losses [T] "
-    "float32 and the gradient of their mean [T, V] bfloat16."
+    "Softmax cross-entropy, forward and backward: logits [T, V] bfloat16 and targets [T] int64 to the losses "
+    "[T] float32 and the gradient of their mean [T, V] bfloat16."
 )
 SHAPES: list[dict[str, int]] = [
     {"T": 4096, "V": 32000},
@@ -33,7 +33,13 @@ TOLERANCE: dict[str, dict[str, float]] = {
     "losses": {"rtol": 1e-4, "atol": 1e-4},
     "grad": {"rtol": 1e-2, "atol": 1e-12},
 }
-SEED_CHOICES: dict[str, object] = {"family": "split_kernels", "block": 256, "warps": 4, "grad": "float32_then_cast"}
+OUTPUT_DTYPES = ["float32", "bfloat16"]
+SEED_CHOICES: dict[str, object] = {
+    "family": "split_kernels",
+    "block": 256,
+    "warps": 4,
+    "grad": "float32_then_cast",
+}
 SEED_KEY: Key = make_key(SEED_CHOICES)
 
 
@@ -110,7 +116,7 @@ class _Pool:
         self.edges.append(ends)
 
 
-# --- Triton ------------------------------------------------------------------------------------------------------
+# --- Triton -----------------------------------------------------------------------------------------------
 
 _SPLIT_KERNELS = '''
 """Cross entropy and its gradient with three separate Triton kernels."""
@@ -152,7 +158,8 @@ def row_sum_kernel(logits_ptr, targets_ptr, max_ptr, sum_ptr, losses_ptr, n_cols
 
 
 @triton.jit
-def grad_kernel(logits_ptr, targets_ptr, max_ptr, sum_ptr, grad_ptr, n_rows, n_cols, BLOCK_SIZE: tl.constexpr):
+def grad_kernel(logits_ptr, targets_ptr, max_ptr, sum_ptr, grad_ptr, n_rows, n_cols,
+                BLOCK_SIZE: tl.constexpr):
     row = tl.program_id(0)
     row_start = logits_ptr + row.to(tl.int64) * n_cols
     grad_start = grad_ptr + row.to(tl.int64) * n_cols
@@ -184,7 +191,7 @@ def run(logits, targets):
     return losses, @RESULT@
 '''
 
-_FUSED3_SCALAR = '''
+_FUSED3_SCALAR = """
 import torch
 import triton
 import triton.language as tl
@@ -229,7 +236,7 @@ def run(logits, targets):
     dlogits = torch.empty_like(logits)
     _ce_fwd_bwd[(T,)](logits, targets, losses, dlogits, 1.0 / T, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
     return losses, dlogits
-'''
+"""
 
 _FUSED3_VECTOR = '''
 import torch
@@ -249,7 +256,8 @@ def fused_ce(logits, targets, losses, grads, n_vocab, inv_n, CHUNK: tl.constexpr
     acc_max = tl.full((CHUNK,), NEG, tl.float32)
     for begin in range(0, n_vocab, CHUNK):
         idx = begin + lane
-        acc_max = tl.maximum(acc_max, tl.load(logits + base + idx, mask=idx < n_vocab, other=NEG).to(tl.float32))
+        val = tl.load(logits + base + idx, mask=idx < n_vocab, other=NEG)
+        acc_max = tl.maximum(acc_max, val.to(tl.float32))
     top = tl.max(acc_max, axis=0)
 
     acc_sum = tl.zeros((CHUNK,), tl.float32)
@@ -275,11 +283,12 @@ def run(logits, targets):
     n_rows, n_vocab = logits.shape
     losses = logits.new_empty(n_rows, dtype=torch.float32)
     grads = torch.empty_like(logits)
-    fused_ce[(n_rows,)](logits, targets, losses, grads, n_vocab, 1.0 / n_rows, CHUNK=@BLOCK@, num_warps=@WARPS@)
+    fused_ce[(n_rows,)](logits, targets, losses, grads, n_vocab, 1.0 / n_rows,
+                        CHUNK=@BLOCK@, num_warps=@WARPS@)
     return losses, grads
 '''
 
-_ONLINE_SCALAR = '''
+_ONLINE_SCALAR = """
 # Online softmax: one read for the statistics, one read for the gradient.
 import torch, triton
 import triton.language as tl
@@ -315,9 +324,9 @@ def run(logits, targets):
     online_ce_kernel[(T,)](logits, targets, loss, dx, logits.stride(0), V, 1.0 / T,
                            BLOCK_V=@BLOCK@, num_warps=@WARPS@)
     return loss, dx
-'''
+"""
 
-_ONLINE_VECTOR = '''
+_ONLINE_VECTOR = """
 import torch
 import triton
 import triton.language as tl
@@ -369,7 +378,7 @@ def run(logits, targets):
     grad = torch.empty(n, vocab, device=logits.device, dtype=torch.bfloat16)
     _softmax_xent[(n,)](logits, targets, loss, grad, vocab, 1.0 / n, TILE=@BLOCK@, num_warps=@WARPS@)
     return loss, grad
-'''
+"""
 
 _WHOLE_ROW = '''
 import torch
@@ -397,15 +406,15 @@ def run(logits, targets):
 '''
 
 _WHOLE_ROW_BODY = {
-    "float32": '''    x = raw.to(tl.float32)
+    "float32": """    x = raw.to(tl.float32)
     m = tl.max(x, axis=0)
     e = tl.exp(x - m)
     z = tl.sum(e, axis=0)
     t = tl.load(tg + r)
     xt = tl.load(lg + r * V + t).to(tl.float32)
     tl.store(out + r, tl.log(z) + m - xt)
-    g = (e / z - tl.where(cols == t, 1.0, 0.0)) / N''',
-    "bfloat16_recompute": '''    # keep the packed values and widen twice: half the registers
+    g = (e / z - tl.where(cols == t, 1.0, 0.0)) / N""",
+    "bfloat16_recompute": """    # keep the packed values and widen twice: half the registers
     m = tl.max(raw, axis=0).to(tl.float32)
     z = tl.sum(tl.exp(raw.to(tl.float32) - m), axis=0)
     t = tl.load(tg + r)
@@ -413,10 +422,10 @@ _WHOLE_ROW_BODY = {
     lse = tl.log(z) + m
     tl.store(out + r, lse - xt)
     g = tl.exp(raw.to(tl.float32) - lse)
-    g = tl.where(cols == t, g - 1.0, g) / N''',
+    g = tl.where(cols == t, g - 1.0, g) / N""",
 }
 
-_ROW_TILE = '''
+_ROW_TILE = """
 import torch
 import triton
 import triton.language as tl
@@ -462,9 +471,9 @@ def run(logits, targets):
     ce_row_tile_kernel[grid](logits, targets, loss, grad, n_rows, n_cols,
                              ROWS=@ROWS@, COLS=@BLOCK@, num_warps=@WARPS@)
     return loss, grad
-'''
+"""
 
-_PERSISTENT = '''
+_PERSISTENT = """
 import torch
 import triton
 import triton.language as tl
@@ -479,7 +488,8 @@ def _num_sms(device):
 
 
 @triton.jit
-def persistent_ce(x, tgt, loss, dx, rows, V: tl.constexpr, inv_rows, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+def persistent_ce(x, tgt, loss, dx, rows, V: tl.constexpr, inv_rows,
+                  BLOCK: tl.constexpr, STAGES: tl.constexpr):
     first = tl.program_id(0)
     step = tl.num_programs(0)
     cols = tl.arange(0, BLOCK)
@@ -512,9 +522,9 @@ def run(logits, targets):
     persistent_ce[grid](logits, targets, loss, dx, rows, V, 1.0 / rows,
                         BLOCK=@BLOCK@, STAGES=@STAGES@, num_warps=@WARPS@)
     return loss, dx
-'''
+"""
 
-_SPLIT_ROW = '''
+_SPLIT_ROW = """
 import torch
 import triton
 import triton.language as tl
@@ -556,9 +566,9 @@ def run(logits, targets):
     partial_stats[(rows, S)](logits, pm, ps, V, S, CHUNK=CHUNK, num_warps=@WARPS@)
 @COMBINE_CALL@
     return loss, dx
-'''
+"""
 
-_SPLIT_COMBINE_KERNEL = '''
+_SPLIT_COMBINE_KERNEL = """
 @triton.jit
 def combine(x, tgt, pm, ps, lse, loss, V, S, SPAD: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
@@ -570,38 +580,42 @@ def combine(x, tgt, pm, ps, lse, loss, V, S, SPAD: tl.constexpr):
     tl.store(lse + row, z)
     tl.store(loss + row, z - tl.load(x + row * V + tl.load(tgt + row)).to(tl.float32))
 
-'''
+"""
 
 _SPLIT_PIECES = {
     "second_kernel": {
         "COMBINE_KERNEL": _SPLIT_COMBINE_KERNEL,
         "LSE": "    lse = tl.load(lse_or_pm + row)",
-        "COMBINE_CALL": '''    lse = torch.empty_like(loss)
+        "COMBINE_CALL": """    lse = torch.empty_like(loss)
     combine[(rows,)](logits, targets, pm, ps, lse, loss, V, S, SPAD=SPAD, num_warps=1)
-    write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S, CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)''',
+    write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S,
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
     },
     "torch": {
         "COMBINE_KERNEL": "",
         "LSE": "    lse = tl.load(lse_or_pm + row)",
-        "COMBINE_CALL": '''    # merge the partial results with ordinary tensor operations
+        "COMBINE_CALL": """    # merge the partial results with ordinary tensor operations
     lse = torch.logsumexp(pm + torch.log(ps), dim=1)
     loss = lse - logits.gather(1, targets[:, None]).squeeze(1).float()
-    write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S, CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)''',
+    write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S,
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
     },
     "in_gradient": {
         "COMBINE_KERNEL": "",
-        "LSE": '''    s = tl.arange(0, SPAD)
+        "LSE": """    s = tl.arange(0, SPAD)
     m = tl.load(lse_or_pm + row * S + s, mask=s < S, other=float("-inf"))
     d = tl.load(ps + row * S + s, mask=s < S, other=0.0)
     top = tl.max(m, 0)
     lse = top + tl.log(tl.sum(d * tl.exp(m - top), 0))
     if part == 0:
-        tl.store(loss + row, lse - tl.load(x + row * V + y).to(tl.float32))''',
-        "COMBINE_CALL": '''    write_grad[(rows, S)](logits, targets, pm, ps, loss, dx, rows, V, S, CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)''',
+        tl.store(loss + row, lse - tl.load(x + row * V + y).to(tl.float32))""",
+        "COMBINE_CALL": """    # every program merges the partial results of its row once more
+    write_grad[(rows, S)](logits, targets, pm, ps, loss, dx, rows, V, S,
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
     },
 }
 
-_ATOMIC = '''
+_ATOMIC = """
 import torch
 import triton
 import triton.language as tl
@@ -641,9 +655,9 @@ def run(logits, targets):
     exp_sum[grid](logits, denom, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
     finish[grid](logits, targets, denom, losses, grad, T, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
     return losses, grad
-'''
+"""
 
-_AUTOTUNED = '''
+_AUTOTUNED = """
 import torch
 import triton
 import triton.language as tl
@@ -684,9 +698,9 @@ def run(logits, targets):
     grads = torch.empty_like(logits)
     tuned_ce[(rows,)](logits, targets, losses, grads, vocab, rows)
     return losses, grads
-'''
+"""
 
-_TORCH_LSE = '''
+_TORCH_LSE = """
 import torch
 import triton
 import triton.language as tl
@@ -715,7 +729,7 @@ def run(logits, targets):
     grid = (n_rows, triton.cdiv(n_cols, @BLOCK@))
     grad_from_lse[grid](logits, lse, targets, grad, n_cols, n_rows, BLOCK=@BLOCK@)
     return losses, grad
-'''
+"""
 
 _TORCH_LSE_PIECES = {
     "logsumexp": "    lse = torch.logsumexp(logits.float(), dim=-1)",
@@ -729,7 +743,7 @@ _TORCH_LSE_PIECES = {
     lse = logits[:, 0].float() - logp[:, 0]""",
 }
 
-# --- PyTorch -----------------------------------------------------------------------------------------------------
+# --- PyTorch ----------------------------------------------------------------------------------------------
 
 _TORCH = {
     ("autograd", "float32"): '''
@@ -745,7 +759,7 @@ def run(logits, targets):
         (grad,) = torch.autograd.grad(losses.mean(), x)
     return losses.detach(), grad.to(torch.bfloat16)
 ''',
-    ("autograd", "bfloat16_leaf"): '''
+    ("autograd", "bfloat16_leaf"): """
 import torch
 
 
@@ -756,8 +770,8 @@ def run(logits, targets):
         losses = criterion(leaf.float(), targets)
         losses.mean().backward()
     return losses.detach(), leaf.grad
-''',
-    ("log_softmax", "float32"): '''
+""",
+    ("log_softmax", "float32"): """
 import torch
 
 
@@ -769,8 +783,8 @@ def run(logits, targets):
     grad[torch.arange(T, device=logits.device), targets] -= 1.0
     grad = grad / T
     return losses, grad.to(torch.bfloat16)
-''',
-    ("log_softmax", "dtype_argument"): '''
+""",
+    ("log_softmax", "dtype_argument"): """
 import torch
 
 
@@ -781,8 +795,8 @@ def run(logits, targets):
     grad = logp.exp_()
     grad.scatter_add_(1, targets.view(-1, 1), torch.full_like(picked, -1.0))
     return -picked.view(-1), grad.div_(rows).bfloat16()
-'''.replace("    grad = logp.exp_()", "    picked = picked.clone()\n    grad = logp.exp_()"),
-    ("log_softmax", "float64"): '''
+""".replace("    grad = logp.exp_()", "    picked = picked.clone()\n    grad = logp.exp_()"),
+    ("log_softmax", "float64"): """
 import torch
 
 
@@ -793,8 +807,8 @@ def run(logits, targets):
     probs = torch.exp(logp)
     probs[torch.arange(T, device=logits.device), targets] -= 1.0
     return losses.float(), (probs / T).to(logits.dtype)
-''',
-    ("softmax", "float32"): '''
+""",
+    ("softmax", "float32"): """
 import torch
 
 
@@ -806,8 +820,8 @@ def run(logits, targets):
     probs[rows, targets] -= 1
     grad = (probs / n).to(torch.bfloat16)
     return losses, grad
-''',
-    ("softmax", "dtype_argument"): '''
+""",
+    ("softmax", "dtype_argument"): """
 import torch
 import torch.nn.functional as F
 
@@ -819,8 +833,8 @@ def run(logits, targets):
     losses = probs.gather(-1, index).log().neg().squeeze(-1)
     probs.scatter_add_(-1, index, probs.new_full(index.shape, -1.0))
     return losses, probs.mul_(1.0 / n).to(logits.dtype)
-''',
-    ("logsumexp", "float32"): '''
+""",
+    ("logsumexp", "float32"): """
 import torch
 
 
@@ -833,8 +847,8 @@ def run(logits, targets):
     grad.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(lse))
     grad = grad / T
     return losses, grad.to(torch.bfloat16)
-''',
-    ("logsumexp", "in_place"): '''
+""",
+    ("logsumexp", "in_place"): """
 import torch
 
 
@@ -851,8 +865,8 @@ def run(logits, targets):
     torch.mul(x, 1.0 / t, out=x)
     out.copy_(x)
     return losses, out
-''',
-    ("manual", "float32"): '''
+""",
+    ("manual", "float32"): """
 import torch
 
 
@@ -872,8 +886,8 @@ def run(logits, targets):
     grad[idx, targets] = grad[idx, targets] - 1.0
     grad = grad / batch
     return losses, grad.to(torch.bfloat16)
-''',
-    ("manual", "one_hot"): '''
+""",
+    ("manual", "one_hot"): """
 import torch
 import torch.nn.functional as F
 
@@ -886,8 +900,8 @@ def run(logits, targets):
     labels = F.one_hot(targets, num_classes=vocab).to(torch.float32)
     losses = -(labels * torch.log(probs)).sum(dim=1)
     return losses, ((probs - labels) / batch).bfloat16()
-''',
-    ("manual", "compare_mask"): '''
+""",
+    ("manual", "compare_mask"): """
 import torch
 
 
@@ -900,8 +914,8 @@ def run(logits, targets):
     losses = -torch.log(torch.where(is_target, probs, torch.zeros_like(probs)).sum(dim=1))
     grad = torch.where(is_target, probs - 1.0, probs) / batch
     return losses, grad.to(logits.dtype)
-''',
-    ("aten", "backward_data"): '''
+""",
+    ("aten", "backward_data"): """
 import torch
 
 
@@ -913,8 +927,8 @@ def run(logits, targets):
     upstream.scatter_(1, targets[:, None], -1.0 / T)
     grad = torch.ops.aten._log_softmax_backward_data.default(upstream, logp, 1, torch.float32)
     return losses, grad.to(torch.bfloat16)
-''',
-    ("vmap", "grad"): '''
+""",
+    ("vmap", "grad"): """
 import torch
 from torch.func import grad_and_value, vmap
 
@@ -927,7 +941,7 @@ def run(logits, targets):
     rows = logits.shape[0]
     grad, losses = vmap(grad_and_value(one_row))(logits.float(), targets)
     return losses, (grad / rows).to(torch.bfloat16)
-''',
+""",
     ("columns", "online"): '''
 import torch
 
@@ -955,7 +969,7 @@ def run(logits, targets):
 ''',
 }
 
-_TORCH_ROWS = '''
+_TORCH_ROWS = """
 import torch
 import torch.nn.functional as F
 
@@ -974,9 +988,9 @@ def run(logits, targets):
         probs.scatter_add_(1, idx, torch.full_like(idx, -1, dtype=torch.float32))
         grad[lo:hi] = probs / n
     return losses, grad
-'''
+"""
 
-_TORCH_ROWS_CAT = '''
+_TORCH_ROWS_CAT = """
 import torch
 
 
@@ -992,15 +1006,14 @@ def run(logits, targets):
     n = logits.shape[0]
     parts = [one_chunk(x, t, n) for x, t in zip(logits.split(@ROWS@), targets.split(@ROWS@))]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-'''
+"""
 
 # Text that goes before the first statement of run() after its signature, by the kind of needless work.
 _OVERHEADS = {
     "clone": "    logits = logits.clone().contiguous()\n    targets = targets.clone().long()\n",
     "synchronize": "    torch.cuda.synchronize()\n",
     "check_nan": (
-        "    if torch.isnan(logits.float()).any().item():\n"
-        '        raise ValueError("logits contain NaN")\n'
+        '    if torch.isnan(logits.float()).any().item():\n        raise ValueError("logits contain NaN")\n'
     ),
     "check_targets": (
         "    assert int(targets.min()) >= 0 and int(targets.max()) < logits.shape[1]\n"
@@ -1017,7 +1030,7 @@ def _with_overhead(code: str, overhead: str) -> str:
     return head + "def run(logits, targets):\n" + _OVERHEADS[overhead] + body
 
 
-# --- CUDA C++ ----------------------------------------------------------------------------------------------------
+# --- CUDA C++ ---------------------------------------------------------------------------------------------
 
 _LOAD_INLINE = """
 import torch
@@ -1078,10 +1091,8 @@ def _build():
         with open(source, "w") as f:
             f.write(SOURCE)
         built = source[:-3] + ".so"
-        subprocess.run(
-            ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-o", built, source],
-            check=True,
-        )
+        flags = ["-O3", "-std=c++17", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC"]
+        subprocess.run(["nvcc", *flags, "-o", built, source], check=True)
         os.replace(built, library)
     return ctypes.CDLL(library)
 
@@ -1100,7 +1111,7 @@ def run(logits, targets):
     return losses, grad
 """
 
-_CU_TREE = '''#include <cuda_bf16.h>
+_CU_TREE = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <math.h>
 
@@ -1145,7 +1156,7 @@ __global__ void cross_entropy_kernel(const bf16* logits, const long long* target
   if (tid == 0) losses[row] = logf(sum) + m - __bfloat162float(x[target]);
 @PASS3@
 }
-'''
+"""
 
 _CU_TREE_PASSES = {
     "1": {
@@ -1182,10 +1193,10 @@ _TREE_LAUNCH_INLINE = """  cross_entropy_kernel<<<T, THREADS>>>(
       reinterpret_cast<const long long*>(targets.data_ptr<int64_t>()),
       losses.data_ptr<float>(), reinterpret_cast<bf16*>(grad.data_ptr<at::BFloat16>()), (int)T, (int)V);"""
 
-_TREE_LAUNCH_C = """  cross_entropy_kernel<<<T, THREADS>>>((const bf16*)logits, (const long long*)targets, (float*)losses,
-                                       (bf16*)grad, T, V);"""
+_TREE_LAUNCH_C = """  cross_entropy_kernel<<<T, THREADS>>>((const bf16*)logits, (const long long*)targets,
+                                       (float*)losses, (bf16*)grad, T, V);"""
 
-_CU_SHUFFLE = '''#include <cuda_bf16.h>
+_CU_SHUFFLE = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 struct Stat { float m, d; };
@@ -1241,7 +1252,7 @@ __global__ void __launch_bounds__(BLOCK) ce_online(const __nv_bfloat16* __restri
   __syncthreads();
   if (threadIdx.x == 0) g[t] = __float2bfloat16(@EXP@(__bfloat162float(x[t]) - s.m) * k - scale);
 }
-'''
+"""
 
 _CU_SHUFFLE_LOOPS = {
     "1": {
@@ -1296,7 +1307,7 @@ _SHUFFLE_LAUNCH = """  ce_online<@THREADS@><<<T, @THREADS@>>>(
       reinterpret_cast<const __nv_bfloat16*>(logits.data_ptr()), targets.data_ptr<int64_t>(),
       losses.data_ptr<float>(), reinterpret_cast<__nv_bfloat16*>(grad.data_ptr()), (int)V, 1.0f / T);"""
 
-_CU_THREAD = '''#include <cuda_bf16.h>
+_CU_THREAD = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 // Each thread handles a complete row on its own.
@@ -1314,7 +1325,7 @@ __global__ void ce_thread_per_row(const __nv_bfloat16* logits, const long* targe
     dx[i] = __float2bfloat16((i == target ? p - 1.0f : p) / T);
   }
 }
-'''
+"""
 
 _CU_THREAD_STATS = {
     "3": """  float max_val = -1e30f;
@@ -1336,7 +1347,7 @@ _CU_THREAD_STATS = {
   }""",
 }
 
-_CU_SMEM = '''#include <cuda_bf16.h>
+_CU_SMEM = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -1403,7 +1414,7 @@ __global__ void __launch_bounds__(NT) ce_staged(const uint4* logits, const int64
     dst[i] = o;
   }
 }
-'''
+"""
 
 _SMEM_LAUNCH = """  const int n8 = V / 8, bytes = V * 2;
   if (bytes <= 220 * 1024) {
@@ -1415,7 +1426,7 @@ _SMEM_LAUNCH = """  const int n8 = V / 8, bytes = V * 2;
                                 n8, T);
   }"""
 
-_CU_REGISTERS = '''#include <cuda_bf16.h>
+_CU_REGISTERS = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #define NTHREADS @THREADS@
@@ -1488,7 +1499,7 @@ ce_in_registers(const uint4* __restrict__ in, const long* __restrict__ tgt, floa
   }
   if (threadIdx.x == 0) loss[blockIdx.x] = __logf(d) + m - target_logit;
 }
-'''
+"""
 
 _REGISTERS_LAUNCH = """  const int nvec = V / 8, need = (nvec + NTHREADS - 1) / NTHREADS;
   auto in = (const uint4*)logits; auto tgt = (const long*)targets;
@@ -1498,7 +1509,7 @@ _REGISTERS_LAUNCH = """  const int nvec = V / 8, need = (nvec + NTHREADS - 1) / 
   else if (need <= @N2@) ce_in_registers<@N2@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);
   else ce_in_registers<@N3@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);"""
 
-_CU_CLUSTER = '''#include <cooperative_groups.h>
+_CU_CLUSTER = """#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -1521,8 +1532,8 @@ __device__ __forceinline__ void combine(float& m, float& d, float m2, float d2) 
 // A cluster of thread blocks shares one row: each block keeps its slice in shared memory, and the blocks
 // exchange their partial (max, sum) through distributed shared memory.
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BLOCK)
-ce_cluster(const uint4* __restrict__ logits, const long long* __restrict__ targets, float* __restrict__ losses,
-           uint4* __restrict__ grad, int nvec, float inv_rows) {
+ce_cluster(const uint4* __restrict__ logits, const long long* __restrict__ targets,
+           float* __restrict__ losses, uint4* __restrict__ grad, int nvec, float inv_rows) {
   extern __shared__ uint4 slice[];
   __shared__ float2 warp_stat[WARPS];
   __shared__ float2 block_stat;
@@ -1578,7 +1589,7 @@ ce_cluster(const uint4* __restrict__ logits, const long long* __restrict__ targe
   }
   cluster.sync();  // nobody leaves while its shared memory may still be read
 }
-'''
+"""
 
 _CLUSTER_LAUNCH = """  const int nvec = V / 8;
   const int bytes = (nvec + CLUSTER - 1) / CLUSTER * 16;
@@ -1586,12 +1597,13 @@ _CLUSTER_LAUNCH = """  const int nvec = V / 8;
   ce_cluster<<<T * CLUSTER, BLOCK, bytes>>>((const uint4*)logits, (const long long*)targets, (float*)losses,
                                             (uint4*)grad, nvec, 1.0f / T);"""
 
-_CU_PERSISTENT = '''#include <cuda_bf16.h>
+_CU_PERSISTENT = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 // A fixed grid; every block walks over rows with the stride of the grid.
-__global__ void @BOUNDS@ce_grid_stride(const __nv_bfloat16* __restrict__ logits, const long long* __restrict__ labels,
-                               float* __restrict__ losses, __nv_bfloat16* __restrict__ grad, int rows, int vocab) {
+__global__ void @BOUNDS@ce_grid_stride(const __nv_bfloat16* __restrict__ logits,
+                               const long long* __restrict__ labels, float* __restrict__ losses,
+                               __nv_bfloat16* __restrict__ grad, int rows, int vocab) {
   __shared__ float part_max[32], part_sum[32];
   const int tid = threadIdx.x, lane = tid % 32, wid = tid / 32, nwarps = blockDim.x / 32;
   const int nvec = vocab / 8;
@@ -1642,14 +1654,14 @@ __global__ void @BOUNDS@ce_grid_stride(const __nv_bfloat16* __restrict__ logits,
     }
   }
 }
-'''
+"""
 
 _PERSISTENT_LAUNCH = """  int device = 0, sms = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   int blocks = @PER_SM@ * sms < T ? @PER_SM@ * sms : T;
-  ce_grid_stride<<<blocks, @THREADS@>>>((const __nv_bfloat16*)logits, (const long long*)targets, (float*)losses,
-                                    (__nv_bfloat16*)grad, T, V);"""
+  ce_grid_stride<<<blocks, @THREADS@>>>((const __nv_bfloat16*)logits, (const long long*)targets,
+                                    (float*)losses, (__nv_bfloat16*)grad, T, V);"""
 
 _CUPY_WARP = """
 import cupy
@@ -1756,7 +1768,8 @@ _CUPY_WARP_LOOPS = {
     u32 w[4] = {q.x, q.y, q.z, q.w};
     #pragma unroll
     for (int j = 0; j < 4; j++) {
-      float a = __expf(__uint_as_float(w[j] << 16) - lse), b = __expf(__uint_as_float(w[j] & 0xffff0000u) - lse);
+      float a = __expf(__uint_as_float(w[j] << 16) - lse);
+      float b = __expf(__uint_as_float(w[j] & 0xffff0000u) - lse);
       int c = i * 8 + j * 2;
       if (c == tgt) a -= 1.0f;
       if (c + 1 == tgt) b -= 1.0f;
@@ -1901,7 +1914,7 @@ def run(logits, targets):
 """
 
 
-# --- The pool ----------------------------------------------------------------------------------------------------
+# --- The pool ---------------------------------------------------------------------------------------------
 
 _GRAD_KINDS = {
     "float32_then_cast": (
@@ -2008,8 +2021,17 @@ def _add_triton(pool: _Pool) -> None:
             pool.add(_fill(template, BLOCK=block, WARPS=warps), "triton", **choices)
 
     for block, warps in (
-        (256, 4), (512, 4), (1024, 4), (2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16), (16384, 32),
-    ):  # fmt: skip
+        (256, 4),
+        (512, 4),
+        (1024, 4),
+        (2048, 4),
+        (4096, 4),
+        (4096, 8),
+        (8192, 8),
+        (8192, 16),
+        (16384, 16),
+        (16384, 32),
+    ):
         choices = {"family": "online", "block": block, "warps": warps, "exp": "exp", "evict": "none"}
         pool.add(_online_scalar(block, warps, "exp", "none"), "triton", **choices)
     for block, warps, exp, evict in (
@@ -2039,20 +2061,40 @@ def _add_triton(pool: _Pool) -> None:
         choices = {"family": "online_lanes", "block": block, "warps": warps, "evict": evict, "loop": loop}
         pool.add(_online_vector(block, warps, evict, loop), "triton", **choices)
 
-    for warps, keep in ((8, "bfloat16_recompute"), (16, "bfloat16_recompute"), (32, "bfloat16_recompute"), (32, "float32")):
+    for warps, keep in (
+        (8, "bfloat16_recompute"),
+        (16, "bfloat16_recompute"),
+        (32, "bfloat16_recompute"),
+        (32, "float32"),
+    ):
         code = _fill(_WHOLE_ROW, BODY=_WHOLE_ROW_BODY[keep], WARPS=warps)
         pool.add(code, "triton", family="whole_row", warps=warps, keep=keep)
 
     for rows, block, warps in (
-        (2, 256, 4), (2, 1024, 4), (2, 1024, 8), (4, 256, 4), (4, 512, 4), (4, 1024, 8), (8, 128, 4), (8, 512, 8), (16, 64, 4),
-    ):  # fmt: skip
+        (2, 256, 4),
+        (2, 1024, 4),
+        (2, 1024, 8),
+        (4, 256, 4),
+        (4, 512, 4),
+        (4, 1024, 8),
+        (8, 128, 4),
+        (8, 512, 8),
+        (16, 64, 4),
+    ):
         code = _fill(_ROW_TILE, ROWS=rows, BLOCK=block, WARPS=warps)
         pool.add(code, "triton", family="row_tile", rows=rows, block=block, warps=warps)
 
     for per_sm, block, warps, stages in (
-        (1, 2048, 8, 1), (1, 4096, 8, 1), (1, 8192, 16, 3), (1, 8192, 32, 1), (2, 4096, 8, 1), (2, 4096, 8, 3), (2, 8192, 16, 1),
-        (4, 1024, 4, 1), (4, 4096, 8, 1),
-    ):  # fmt: skip
+        (1, 2048, 8, 1),
+        (1, 4096, 8, 1),
+        (1, 8192, 16, 3),
+        (1, 8192, 32, 1),
+        (2, 4096, 8, 1),
+        (2, 4096, 8, 3),
+        (2, 8192, 16, 1),
+        (4, 1024, 4, 1),
+        (4, 4096, 8, 1),
+    ):
         code = _fill(_PERSISTENT, PER_SM=per_sm, BLOCK=block, WARPS=warps, STAGES=stages)
         pool.add(code, "triton", family="persistent", per_sm=per_sm, block=block, warps=warps, stages=stages)
 
@@ -2062,16 +2104,26 @@ def _add_triton(pool: _Pool) -> None:
             pool.add(_split_row(chunk, warps, combine), "triton", **choices)
 
     for block, warps in ((256, 4), (1024, 4), (1024, 8), (4096, 4), (4096, 8)):
-        pool.add(_fill(_ATOMIC, BLOCK=block, WARPS=warps), "triton", family="atomic_sum", block=block, warps=warps)
+        pool.add(
+            _fill(_ATOMIC, BLOCK=block, WARPS=warps), "triton", family="atomic_sum", block=block, warps=warps
+        )
 
-    for name, pairs in (("small", ((512, 4), (1024, 4), (2048, 8))), ("wide", ((4096, 8), (8192, 16), (16384, 16)))):
+    for name, pairs in (
+        ("small", ((512, 4), (1024, 4), (2048, 8))),
+        ("wide", ((4096, 8), (8192, 16), (16384, 16))),
+    ):
         lines = [f'        triton.Config({{"BLOCK": {block}}}, num_warps={warps}),' for block, warps in pairs]
         code = _fill(_AUTOTUNED, CONFIGS="\n".join(lines))
         pool.add(code, "triton", family="autotuned", configs=name)
 
     for lse, block in (
-        ("logsumexp", 1024), ("logsumexp", 8192), ("max_then_sum", 1024), ("by_rows", 1024), ("log_softmax", 1024), ("log_softmax", 256),
-    ):  # fmt: skip
+        ("logsumexp", 1024),
+        ("logsumexp", 8192),
+        ("max_then_sum", 1024),
+        ("by_rows", 1024),
+        ("log_softmax", 1024),
+        ("log_softmax", 256),
+    ):
         code = _fill(_TORCH_LSE, LSE=_TORCH_LSE_PIECES[lse], BLOCK=block)
         pool.add(code, "triton", family="torch_statistics", lse=lse, block=block)
 
@@ -2097,18 +2149,40 @@ def _add_torch(pool: _Pool) -> None:
         code = _with_overhead(_TORCH[algorithm, how], overhead)
         pool.add(code, "pytorch", family="torch", algorithm=algorithm, how=how, overhead=overhead)
     for rows in (16, 64, 256, 1024):
-        pool.add(_fill(_TORCH_ROWS, ROWS=rows), "pytorch", family="torch", algorithm="row_chunks", how="preallocated", rows=rows)
+        pool.add(
+            _fill(_TORCH_ROWS, ROWS=rows),
+            "pytorch",
+            family="torch",
+            algorithm="row_chunks",
+            how="preallocated",
+            rows=rows,
+        )
     for rows in (32, 512):
-        pool.add(_fill(_TORCH_ROWS_CAT, ROWS=rows), "pytorch", family="torch", algorithm="row_chunks", how="cat", rows=rows)
+        pool.add(
+            _fill(_TORCH_ROWS_CAT, ROWS=rows),
+            "pytorch",
+            family="torch",
+            algorithm="row_chunks",
+            how="cat",
+            rows=rows,
+        )
 
 
 def _add_cuda(pool: _Pool) -> None:
     """Adds the sound CUDA C++ sources."""
     for threads, vector, host in (
-        (64, "1", "ctypes"), (128, "1", "ctypes"), (256, "1", "ctypes"), (256, "1", "load_inline"), (512, "1", "ctypes"),
-        (1024, "1", "ctypes"), (1024, "1", "load_inline"), (128, "2", "ctypes"), (256, "2", "ctypes"), (256, "2", "load_inline"),
+        (64, "1", "ctypes"),
+        (128, "1", "ctypes"),
+        (256, "1", "ctypes"),
+        (256, "1", "load_inline"),
+        (512, "1", "ctypes"),
+        (1024, "1", "ctypes"),
+        (1024, "1", "load_inline"),
+        (128, "2", "ctypes"),
+        (256, "2", "ctypes"),
+        (256, "2", "load_inline"),
         (1024, "2", "ctypes"),
-    ):  # fmt: skip
+    ):
         choices = {"family": "cuda_tree", "threads": threads, "vector": vector, "host": host}
         pool.add(_tree(threads, vector, host), "cuda", **choices)
     for threads, vector, exp, cache in (
@@ -2133,25 +2207,50 @@ def _add_cuda(pool: _Pool) -> None:
         kernel = _fill(_CU_THREAD, STATS=_CU_THREAD_STATS[passes])
         launch = (
             f"  ce_thread_per_row<<<(T + {threads - 1}) / {threads}, {threads}>>>(\n"
-            "      (const __nv_bfloat16*)logits, (const long*)targets, (float*)losses, (__nv_bfloat16*)grad, T, V);"
+            "      (const __nv_bfloat16*)logits, (const long*)targets, (float*)losses,\n"
+            "      (__nv_bfloat16*)grad, T, V);"
         )
         pool.add(_ctypes(kernel, launch), "cuda", family="cuda_thread_row", threads=threads, passes=passes)
     for warps, vector in (
-        (1, "1"), (4, "1"), (8, "1"), (4, "2"), (8, "2"), (1, "8"), (4, "8"), (8, "8"), (16, "8"),
-    ):  # fmt: skip
+        (1, "1"),
+        (4, "1"),
+        (8, "1"),
+        (4, "2"),
+        (8, "2"),
+        (1, "8"),
+        (4, "8"),
+        (8, "8"),
+        (16, "8"),
+    ):
         code = _fill(_fill(_CUPY_WARP, **_CUPY_WARP_LOOPS[vector]), WARPS=warps)
         pool.add(code, "cuda", family="cuda_warp_row", warps=warps, vector=vector)
     for threads in (256, 512, 1024):
-        pool.add(_ctypes(_fill(_CU_SMEM, THREADS=threads), _SMEM_LAUNCH), "cuda", family="cuda_shared_row", threads=threads)
+        pool.add(
+            _ctypes(_fill(_CU_SMEM, THREADS=threads), _SMEM_LAUNCH),
+            "cuda",
+            family="cuda_shared_row",
+            threads=threads,
+        )
     for threads, sizes in ((512, (8, 13, 32)), (768, (6, 9, 21)), (1024, (4, 7, 16))):
         launch = _fill(_REGISTERS_LAUNCH, N1=sizes[0], N2=sizes[1], N3=sizes[2])
         code = _ctypes(_fill(_CU_REGISTERS, THREADS=threads), launch)
         pool.add(code, "cuda", family="cuda_register_row", threads=threads)
     for cluster, threads, unroll in (
-        (2, 512, 1), (2, 1024, 1), (4, 256, 1), (4, 512, 1), (4, 1024, 1), (8, 256, 1), (8, 512, 1), (4, 512, 4), (8, 256, 4),
-    ):  # fmt: skip
+        (2, 512, 1),
+        (2, 1024, 1),
+        (4, 256, 1),
+        (4, 512, 1),
+        (4, 1024, 1),
+        (8, 256, 1),
+        (8, 512, 1),
+        (4, 512, 4),
+        (8, 256, 4),
+    ):
         kernel = _fill(
-            _CU_CLUSTER, CLUSTER=cluster, THREADS=threads, UNROLL=f"#pragma unroll {unroll}\n" if unroll > 1 else ""
+            _CU_CLUSTER,
+            CLUSTER=cluster,
+            THREADS=threads,
+            UNROLL=f"#pragma unroll {unroll}\n" if unroll > 1 else "",
         )
         choices = {"family": "cuda_cluster", "cluster": cluster, "threads": threads, "unroll": unroll}
         pool.add(_ctypes(kernel, _CLUSTER_LAUNCH), "cuda", **choices)
@@ -2170,14 +2269,21 @@ def _add_cuda(pool: _Pool) -> None:
 def _add_broken(pool: _Pool) -> None:
     """Adds the sources that fail, each derived from a sound one."""
     seed = SEED_CHOICES
-    pool.broken(seed, "undefined_name", ("running_max = tl.maximum(running_max, ", "running_max = tl.maximum(current_max, "))
+    pool.broken(
+        seed,
+        "undefined_name",
+        ("running_max = tl.maximum(running_max, ", "running_max = tl.maximum(current_max, "),
+    )
     pool.broken(seed, "wrong_tl_name", ("tl.max(values, axis=0)", "tl.reduce_max(values, axis=0)"))
     pool.broken(seed, "gradient_of_sum", ("(probs - one_hot) / n_rows", "probs - one_hot"))
     sk = {"family": "split_kernels", "block": 1024, "warps": 4, "grad": "bfloat16"}
     pool.broken(
-        sk, "missing_mask", ("mask=mask, other=-float(\"inf\")", ""), ("row_start + cols, )", "row_start + cols)"),
-        ("row_start + cols, mask=mask, other=0.0", "row_start + cols"), ("/ n_rows, mask=mask)", "/ n_rows)"),
-    )  # fmt: skip
+        sk,
+        "missing_mask",
+        ('mask=mask, other=-float("inf")', ""),
+        ("row_start + cols, )", "row_start + cols)"),
+        ("row_start + cols, mask=mask, other=0.0", "row_start + cols"),
+    )
     pool.broken(sk, "masked_lanes_zero", ('other=-float("inf")', "other=0.0"))
     pool.broken(sk, "block_not_power_of_two", ("BLOCK_SIZE = 1024", "BLOCK_SIZE = 1000"))
     ts = {"family": "three_sweeps", "block": 1024, "warps": 4, "accumulate": "scalar"}
@@ -2185,69 +2291,138 @@ def _add_broken(pool: _Pool) -> None:
     pool.broken(ts, "block_not_constexpr", ("V: tl.constexpr, BLOCK: tl.constexpr", "V, BLOCK"))
     pool.broken(ts, "far_out_of_bounds", ("    DX += pid * V\n", "    DX += pid * V * BLOCK * BLOCK\n"))
     tv = {"family": "three_sweeps", "block": 1024, "warps": 8, "accumulate": "vector"}
-    pool.broken(tv, "bfloat16_sum", (
-        "acc_sum = tl.zeros((CHUNK,), tl.float32)", "acc_sum = tl.zeros((CHUNK,), tl.bfloat16)"),
-        ("acc_sum += tl.exp(val - top)", "acc_sum += tl.exp(val - top).to(tl.bfloat16)"))  # fmt: skip
-    pool.broken(tv, "missing_argument", ("n_vocab, 1.0 / n_rows, CHUNK=", "n_vocab, CHUNK="))
+    pool.broken(
+        tv,
+        "bfloat16_sum",
+        ("acc_sum = tl.zeros((CHUNK,), tl.float32)", "acc_sum = tl.zeros((CHUNK,), tl.bfloat16)"),
+        ("acc_sum += tl.exp(val - top)", "acc_sum += tl.exp(val - top).to(tl.bfloat16)"),
+        ("tl.log(tl.sum(acc_sum, axis=0))", "tl.log(tl.sum(acc_sum, axis=0).to(tl.float32))"),
+    )
+    pool.broken(tv, "missing_argument", ("n_vocab, 1.0 / n_rows,", "n_vocab,"))
     on = {"family": "online", "block": 1024, "warps": 4, "exp": "exp", "evict": "none"}
     pool.broken(on, "no_rescale", ("d_i = d_i * tl.exp(m_i - m_new) + ", "d_i = d_i + "))
-    pool.broken(on, "integer_carry", ("    d_i = 0.0\n", "    d_i = 0\n"), ("m_i = float(\"-inf\")", "m_i = -2147483648"))
-    pool.broken(on, "syntax_error", ("for v0 in range(0, V, BLOCK_V):\n        v =", "for v0 in range(0, V, BLOCK_V)\n        v ="))
+    pool.broken(
+        on,
+        "integer_carry",
+        ("    d_i = 0.0\n", "    d_i = 0\n"),
+        ('m_i = float("-inf")', "m_i = -2147483648"),
+    )
+    pool.broken(
+        on,
+        "syntax_error",
+        ("for v0 in range(0, V, BLOCK_V):\n        v =", "for v0 in range(0, V, BLOCK_V)\n        v ="),
+    )
     on8 = {"family": "online", "block": 4096, "warps": 8, "exp": "exp2", "evict": "none"}
     pool.broken(on8, "log_base", ("(lse - xt) * 0.6931471805599453", "(lse - xt)"))
     on16 = {"family": "online", "block": 8192, "warps": 16, "exp": "exp", "evict": "none"}
-    pool.broken(on16, "loop_never_ends", (
-        "        m_i = m_new\n    lse", "        m_i = m_new\n    while d_i >= 0.0:\n        d_i = d_i + 1e-30\n    lse"))  # fmt: skip
+    pool.broken(
+        on16,
+        "very_long_loop",
+        (
+            "        m_i = m_new\n    lse",
+            "        m_i = m_new\n    step = 0\n    while step < 2000000000:\n"
+            "        d_i = tl.sqrt(d_i * d_i)\n        step += 1\n    lse",
+        ),
+    )
     ol = {"family": "online_lanes", "block": 2048, "warps": 8, "evict": "none", "loop": "range"}
-    pool.broken(ol, "lanes_not_rescaled", ("tl.sum(lane_sum * tl.exp(lane_max - row_max), axis=0)", "tl.sum(lane_sum, axis=0)"))
+    pool.broken(
+        ol,
+        "lanes_not_rescaled",
+        ("tl.sum(lane_sum * tl.exp(lane_max - row_max), axis=0)", "tl.sum(lane_sum, axis=0)"),
+    )
     wr = {"family": "whole_row", "warps": 32, "keep": "float32"}
     pool.broken(wr, "static_size", ("BLOCK=triton.next_power_of_2(V)", "BLOCK=4096"))
     rt = {"family": "row_tile", "rows": 4, "block": 512, "warps": 4}
     pool.broken(rt, "wrong_axis", ("tl.max(tile, axis=1)", "tl.max(tile, axis=0)"))
-    pool.broken(rt, "half_the_rows", ("grid = (triton.cdiv(n_rows, 4),)", "grid = (triton.cdiv(n_rows, 8),)"))
+    pool.broken(
+        rt,
+        "target_off_by_one",
+        ("hit = cols[None, :] == tgt[:, None]", "hit = cols[None, :] == tgt[:, None] + 1"),
+    )
     rt8 = {"family": "row_tile", "rows": 8, "block": 512, "warps": 8}
     pool.broken(rt8, "tile_too_large", ("ROWS=8, COLS=512", "ROWS=8, COLS=262144"))
     sp = {"family": "split_row", "chunk": 4096, "warps": 8, "combine": "in_gradient"}
     pool.broken(sp, "sum_without_rescale", ("tl.log(tl.sum(d * tl.exp(m - top), 0))", "tl.log(tl.sum(d, 0))"))
     pool.broken(sp, "arange_of_runtime_value", ("tl.arange(0, SPAD)", "tl.arange(0, S)"))
     at = {"family": "atomic_sum", "block": 1024, "warps": 4}
-    pool.broken(at, "denominator_not_cleared", ("torch.zeros(T, device", "torch.ones(T, device"))
+    pool.broken(at, "store_for_atomic", ("tl.atomic_add(denom + row,", "tl.store(denom + row,"))
 
     to = {"family": "torch", "algorithm": "log_softmax", "how": "float32"}
     pool.broken(to, "bfloat16_math", ("logits.float()", "logits"))
     pool.broken(to, "wrong_dim", ("dim=-1", "dim=0"))
-    pool.broken({"family": "torch", "algorithm": "softmax", "how": "float32"}, "missing_negation", ("-torch.log", "torch.log"))
-    pool.broken({"family": "torch", "algorithm": "logsumexp", "how": "float32"}, "index_shape", ("targets.unsqueeze(1)", "targets"))
     pool.broken(
-        {"family": "torch", "algorithm": "autograd", "how": "bfloat16_leaf"}, "no_float", ("leaf.float()", "leaf")
+        {"family": "torch", "algorithm": "softmax", "how": "float32"},
+        "missing_negation",
+        ("-torch.log", "torch.log"),
     )
-    pool.broken({"family": "torch", "algorithm": "manual", "how": "float32"}, "wrong_function", ("torch.sum(exps, dim", "torch.sums(exps, dim"))
+    pool.broken(
+        {"family": "torch", "algorithm": "logsumexp", "how": "float32"},
+        "index_shape",
+        ("targets.unsqueeze(1)", "targets"),
+    )
+    pool.broken(
+        {"family": "torch", "algorithm": "autograd", "how": "bfloat16_leaf"},
+        "no_float",
+        ("leaf.float()", "leaf"),
+    )
+    pool.broken(
+        {"family": "torch", "algorithm": "manual", "how": "float32"},
+        "wrong_function",
+        ("torch.sum(exps, dim", "torch.sums(exps, dim"),
+    )
 
     tree = {"family": "cuda_tree", "threads": 256, "vector": "1", "host": "ctypes"}
     pool.broken(tree, "no_broadcast", ("  m = sdata[0];\n", ""))
     pool.broken(tree, "missing_semicolon", ("  float sum = 0.0f;\n", "  float sum = 0.0f\n"))
     tree_inline = {"family": "cuda_tree", "threads": 256, "vector": "1", "host": "load_inline"}
-    pool.broken(tree_inline, "wrong_pointer_type", ("data_ptr<int64_t>()", "data_ptr<int>()"), ('"ce_tree_256_v1"', '"ce_tree_256_int"'))
+    pool.broken(
+        tree_inline,
+        "wrong_pointer_type",
+        ("data_ptr<int64_t>()", "data_ptr<int>()"),
+        ('"ce_tree_256_v1"', '"ce_tree_256_int"'),
+    )
     tree_big = {"family": "cuda_tree", "threads": 1024, "vector": "1", "host": "ctypes"}
     pool.broken(tree_big, "too_many_threads", ("#define THREADS 1024", "#define THREADS 2048"))
     shuffle = {"family": "cuda_online", "threads": 512, "vector": "8", "exp": "__expf", "cache": "plain"}
-    pool.broken(shuffle, "missing_header", ("#include <cuda_bf16.h>\n", ""), ("ce_online_512_v8_expf6_plain", "ce_online_512_nohdr"),
-                ("__nv_bfloat16", "bf16"))  # fmt: skip
-    pool.broken(shuffle, "vector_count", ("const int n8 = V / 8;", "const int n8 = V / 4;"),
-                ("ce_online_512_v8_expf6_plain", "ce_online_512_count"), ("reinterpret_cast<uint4*>(g)", "reinterpret_cast<uint4*>(g + row * V * 64)"))  # fmt: skip
+    pool.broken(
+        shuffle,
+        "missing_header",
+        ("#include <cuda_bf16.h>\n", ""),
+        ("ce_online_512_v8_expf6_plain", "ce_online_512_nohdr"),
+        ("__nv_bfloat16", "bf16"),
+    )
+    pool.broken(
+        shuffle,
+        "vector_count",
+        ("const int n8 = V / 8;", "const int n8 = V / 4;"),
+        ("ce_online_512_v8_expf6_plain", "ce_online_512_count"),
+        ("reinterpret_cast<uint4*>(g)", "reinterpret_cast<uint4*>(g + row * V * 64)"),
+    )
     warp = {"family": "cuda_warp_row", "warps": 8, "vector": "1"}
-    pool.broken(warp, "half_the_shuffle", ("for (int k = 16; k > 0; k >>= 1)", "for (int k = 8; k > 0; k >>= 1)"))
+    pool.broken(
+        warp, "half_the_shuffle", ("for (int k = 16; k > 0; k >>= 1)", "for (int k = 8; k > 0; k >>= 1)")
+    )
     pool.broken(warp, "unknown_intrinsic", ("__shfl_xor_sync", "__shuffle_xor_sync"))
     smem = {"family": "cuda_shared_row", "threads": 512}
     pool.broken(smem, "shared_memory_overflow", ("if (bytes <= 220 * 1024)", "if (bytes > 0)"))
     cluster = {"family": "cuda_cluster", "cluster": 4, "threads": 512, "unroll": 1}
-    pool.broken(cluster, "own_block_only", ("cluster.map_shared_rank(&block_stat, r)", "cluster.map_shared_rank(&block_stat, rank)"))
+    pool.broken(
+        cluster,
+        "own_block_only",
+        ("cluster.map_shared_rank(&block_stat, r)", "cluster.map_shared_rank(&block_stat, rank)"),
+    )
     grid = {"family": "cuda_grid_stride", "per_sm": 2, "threads": 512}
-    pool.broken(grid, "no_loop_over_rows", ("row < rows; row += gridDim.x", "row < gridDim.x; row += gridDim.x"))
+    pool.broken(
+        grid, "row_of_first_turn", ("grad + (size_t)row * vocab", "grad + (size_t)blockIdx.x * vocab")
+    )
     split = {"family": "cuda_split_row", "splits": 8, "threads": 256}
-    pool.broken(split, "wrong_row_stride", ("partial[row * gridDim.x + j]", "partial[row * gridDim.y + j]"))
+    pool.broken(split, "wrong_row_stride", ("partial[row * gridDim.x + j]", "partial[row + j]"))
     nvrtc = {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8}
-    pool.broken(nvrtc, "kernel_name", ('_compile_kernel(SUM_SOURCE, "sum_exp")', '_compile_kernel(SUM_SOURCE, "sum_exp_kernel")'))
+    pool.broken(
+        nvrtc,
+        "kernel_name",
+        ('_compile_kernel(SUM_SOURCE, "sum_exp")', '_compile_kernel(SUM_SOURCE, "sum_exp_kernel")'),
+    )
 
 
 def _add_edges(pool: _Pool) -> None:
@@ -2288,37 +2463,80 @@ def _add_edges(pool: _Pool) -> None:
         link(online(block, warps), lanes(block, warps))
     for warps, keep in ((8, "bfloat16_recompute"), (16, "bfloat16_recompute"), (32, "float32")):
         link(online(16384, 16 if warps < 32 else 32), {"family": "whole_row", "warps": warps, "keep": keep})
-    link({"family": "whole_row", "warps": 32, "keep": "float32"}, {"family": "cuda_register_row", "threads": 1024})
-    for rows, block, warps, other in ((2, 1024, 4, 1024), (4, 512, 4, 512), (2, 256, 4, 256), (4, 256, 4, 256)):
+    link(
+        {"family": "whole_row", "warps": 32, "keep": "float32"},
+        {"family": "cuda_register_row", "threads": 1024},
+    )
+    for rows, block, warps, other in (
+        (2, 1024, 4, 1024),
+        (4, 512, 4, 512),
+        (2, 256, 4, 256),
+        (4, 256, 4, 256),
+    ):
         link(online(other, warps), {"family": "row_tile", "rows": rows, "block": block, "warps": warps})
     for rows, block, warps in ((8, 128, 4), (16, 64, 4)):
-        link({"family": "row_tile", "rows": 4, "block": 256, "warps": 4},
-             {"family": "row_tile", "rows": rows, "block": block, "warps": warps})  # fmt: skip
-    for per_sm, block, warps, stages in ((1, 2048, 8, 1), (2, 4096, 8, 1), (2, 8192, 16, 1), (4, 1024, 4, 1), (1, 8192, 32, 1)):
-        link(lanes(block, warps), {"family": "persistent", "per_sm": per_sm, "block": block, "warps": warps, "stages": stages})
-    link(lanes(8192, 16, loop="staged"), {"family": "persistent", "per_sm": 1, "block": 8192, "warps": 16, "stages": 3})
+        link(
+            {"family": "row_tile", "rows": 4, "block": 256, "warps": 4},
+            {"family": "row_tile", "rows": rows, "block": block, "warps": warps},
+        )
+    for per_sm, block, warps, stages in (
+        (1, 2048, 8, 1),
+        (2, 4096, 8, 1),
+        (2, 8192, 16, 1),
+        (4, 1024, 4, 1),
+        (1, 8192, 32, 1),
+    ):
+        link(
+            lanes(block, warps),
+            {"family": "persistent", "per_sm": per_sm, "block": block, "warps": warps, "stages": stages},
+        )
+    link(
+        lanes(8192, 16, loop="staged"),
+        {"family": "persistent", "per_sm": 1, "block": 8192, "warps": 16, "stages": 3},
+    )
     for combine in _SPLIT_PIECES:
         for chunk, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 8)):
             if combine == "second_kernel":
-                link(online(chunk, warps), {"family": "split_row", "chunk": chunk, "warps": warps, "combine": combine})
+                link(
+                    online(chunk, warps),
+                    {"family": "split_row", "chunk": chunk, "warps": warps, "combine": combine},
+                )
         for one, other in (((1024, 4), (2048, 4)), ((2048, 4), (4096, 8)), ((4096, 8), (8192, 8))):
             link(
                 {"family": "split_row", "chunk": one[0], "warps": one[1], "combine": combine},
                 {"family": "split_row", "chunk": other[0], "warps": other[1], "combine": combine},
             )
     for block, warps in ((1024, 4), (4096, 8)):
-        link({"family": "atomic_sum", "block": block, "warps": warps},
-             {"family": "split_row", "chunk": block, "warps": warps, "combine": "in_gradient"})  # fmt: skip
-    link({"family": "atomic_sum", "block": 256, "warps": 4}, {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 1})
-    link({"family": "atomic_sum", "block": 4096, "warps": 8}, {"family": "cuda_atomic_sum", "threads": 1024, "per_thread": 8})
+        link(
+            {"family": "atomic_sum", "block": block, "warps": warps},
+            {"family": "split_row", "chunk": block, "warps": warps, "combine": "in_gradient"},
+        )
+    link(
+        {"family": "atomic_sum", "block": 256, "warps": 4},
+        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 1},
+    )
+    link(
+        {"family": "atomic_sum", "block": 4096, "warps": 8},
+        {"family": "cuda_atomic_sum", "threads": 1024, "per_thread": 8},
+    )
     link(online(1024, 4), {"family": "autotuned", "configs": "small"})
     link(online(8192, 16), {"family": "autotuned", "configs": "wide"})
     for lse in ("logsumexp", "max_then_sum", "by_rows", "log_softmax"):
         link({"family": "torch_statistics", "lse": lse, "block": 1024}, split(1024, 4, "bfloat16"))
-    link({"family": "torch_statistics", "lse": "logsumexp", "block": 1024}, torch_only("logsumexp", "float32"))
-    link({"family": "torch_statistics", "lse": "max_then_sum", "block": 1024}, torch_only("manual", "float32"))
-    link({"family": "torch_statistics", "lse": "log_softmax", "block": 1024}, torch_only("log_softmax", "dtype_argument"))
-    link({"family": "torch_statistics", "lse": "by_rows", "block": 1024}, torch_only("row_chunks", "preallocated", rows=256))
+    link(
+        {"family": "torch_statistics", "lse": "logsumexp", "block": 1024}, torch_only("logsumexp", "float32")
+    )
+    link(
+        {"family": "torch_statistics", "lse": "max_then_sum", "block": 1024}, torch_only("manual", "float32")
+    )
+    link(
+        {"family": "torch_statistics", "lse": "log_softmax", "block": 1024},
+        torch_only("log_softmax", "dtype_argument"),
+    )
+    link(
+        {"family": "torch_statistics", "lse": "by_rows", "block": 1024},
+        torch_only("row_chunks", "preallocated", rows=256),
+    )
 
     chain = [
         torch_only("autograd", "float32"),
@@ -2352,9 +2570,18 @@ def _add_edges(pool: _Pool) -> None:
     for passes in ("2", "3"):
         link({"family": "cuda_thread_row", "threads": 128, "passes": passes}, tree(128, "1"))
         link({"family": "cuda_thread_row", "threads": 32, "passes": passes}, tree(64, "1"))
-        link({"family": "cuda_thread_row", "threads": 32, "passes": passes},
-             {"family": "cuda_warp_row", "warps": 1, "vector": "1"})  # fmt: skip
-    for warps, vector, threads in ((4, "1", 128), (8, "1", 256), (8, "2", 256), (4, "8", 128), (8, "8", 256), (16, "8", 512)):
+        link(
+            {"family": "cuda_thread_row", "threads": 32, "passes": passes},
+            {"family": "cuda_warp_row", "warps": 1, "vector": "1"},
+        )
+    for warps, vector, threads in (
+        (4, "1", 128),
+        (8, "1", 256),
+        (8, "2", 256),
+        (4, "8", 128),
+        (8, "8", 256),
+        (16, "8", 512),
+    ):
         link({"family": "cuda_warp_row", "warps": warps, "vector": vector}, shuffle(threads, vector))
     for threads in (256, 512, 1024):
         link({"family": "cuda_shared_row", "threads": threads}, shuffle(threads, "8"))
@@ -2367,10 +2594,18 @@ def _add_edges(pool: _Pool) -> None:
         link({"family": "cuda_grid_stride", "per_sm": per_sm, "threads": threads}, shuffle(threads, "8"))
     for splits in (2, 4, 8, 16):
         link({"family": "cuda_split_row", "splits": splits, "threads": 256}, tree(256, "1"))
-    link({"family": "cuda_split_row", "splits": 64, "threads": 128}, {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8})
-    link({"family": "cuda_split_row", "splits": 16, "threads": 256}, {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8})
-    link({"family": "cuda_split_row", "splits": 8, "threads": 256},
-         {"family": "split_row", "chunk": 8192, "warps": 8, "combine": "in_gradient"})  # fmt: skip
+    link(
+        {"family": "cuda_split_row", "splits": 64, "threads": 128},
+        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8},
+    )
+    link(
+        {"family": "cuda_split_row", "splits": 16, "threads": 256},
+        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8},
+    )
+    link(
+        {"family": "cuda_split_row", "splits": 8, "threads": 256},
+        {"family": "split_row", "chunk": 8192, "warps": 8, "combine": "in_gradient"},
+    )
 
 
 def _retuned(one: dict[str, str], other: dict[str, str]) -> bool:

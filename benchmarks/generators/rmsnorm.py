@@ -24,6 +24,7 @@ SHAPES: list[dict[str, int]] = [
     {"rows": 16384, "hidden": 1024},
 ]
 CHECK_SHAPES: list[dict[str, int]] = [{"rows": 6, "hidden": 1024}, {"rows": 16, "hidden": 4096}]
+OUTPUT_DTYPES = ["bfloat16"]
 TOLERANCE: dict[str, float] = {"relative_norm": 4e-3, "rtol": 0.03, "atol": 0.03}
 
 
@@ -388,8 +389,9 @@ def partial_sums(x, sums, n_cols, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     piece = tl.program_id(1)
     part = 0.0
     for j in tl.static_range(0, CHUNK, BLOCK):
-        cols = piece * CHUNK + j + tl.arange(0, BLOCK)
-        t = tl.load(x + row * n_cols + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+        inner = j + tl.arange(0, BLOCK)
+        cols = piece * CHUNK + inner
+        t = tl.load(x + row * n_cols + cols, mask=inner < CHUNK, other=0.0).to(tl.float32)
         part += tl.sum(t * t, axis=0)
     tl.atomic_add(sums + row, part)
 
@@ -400,8 +402,9 @@ def scale_rows(x, w, sums, y, n_cols, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     piece = tl.program_id(1)
     inv = tl.rsqrt(tl.load(sums + row) / n_cols + 1e-6)
     for j in tl.static_range(0, CHUNK, BLOCK):
-        cols = piece * CHUNK + j + tl.arange(0, BLOCK)
-        mask = cols < n_cols
+        inner = j + tl.arange(0, BLOCK)
+        cols = piece * CHUNK + inner
+        mask = inner < CHUNK
         t = tl.load(x + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
         g = tl.load(w + cols, mask=mask, other=0.0).to(tl.float32)
         tl.store(y + row * n_cols + cols, t * inv * g, mask=mask)
@@ -794,6 +797,27 @@ def run(x, weight):
     torch.cuda.current_stream().wait_stream(side)
     return (h * inv * wide_weight).to(x.dtype)
 """),
+    "blocked": ("", """
+def run(x, weight):
+    rows, cols = x.shape
+    step = 256
+    total = torch.zeros(rows, 1, device=x.device)
+    for c in range(0, cols, step):
+        piece = x[:, c : c + step].float()
+        total += (piece * piece).sum(dim=1, keepdim=True)
+    inv = torch.rsqrt(total / cols + 1e-6)
+    y = torch.empty_like(x)
+    for c in range(0, cols, step):
+        y[:, c : c + step] = x[:, c : c + step].float() * inv * weight[c : c + step].float()
+    return y
+"""),
+    "gram_diagonal": ("", """
+def run(x, weight):
+    # the diagonal of x x^T, in blocks of 512 rows, holds the sums of squares
+    xf = x.float()
+    ss = torch.cat([torch.diagonal(b @ b.t()) for b in xf.split(512)])
+    return (xf * torch.rsqrt(ss / x.shape[1] + 1e-6)[:, None] * weight.float()).to(x.dtype)
+"""),
     "host_rsqrt": ("", """
 def run(x, weight):
     ms = x.float().pow(2).mean(-1, keepdim=True)
@@ -993,9 +1017,10 @@ def generate() -> list[Variant]:
     pool += [autotuned("small", small), autotuned("usual", usual), autotuned("wide", [*usual[2:], (4096, 8), (8192, 16)])]
     pool += [torch_source(name) for name in TORCH]
     pool += [chunked(b, c) for b, c in product(("torch", "triton"), (256, 1024, 4096))]
-    pool += [chunked("functional", c) for c in (512, 2048)]
-    pool += [slow("one_column_tiles", p, w) for p, w in ((32, 1), (128, 4))]
-    pool += [slow("narrow_blocks", p, w) for p, w in ((32, 1), (64, 1), (64, 2), (128, 4))]
+    pool += [chunked("functional", c) for c in (64, 512, 2048)]
+    pool += [chunked("torch", 64)]
+    pool += [slow("one_column_tiles", p, w) for p, w in ((32, 1), (64, 2), (128, 4))]
+    pool += [slow("narrow_blocks", p, w) for p, w in ((16, 1), (32, 1), (64, 1), (64, 2), (128, 4))]
     pool += [slow("square_buffer", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
     pool += [slow("recompute_per_block", p, w) for p, w in ((1024, 4), (1024, 8), (2048, 8), (512, 4))]
     # What does not work.

@@ -45,7 +45,9 @@ def resolve_url(target: str | Path, base: Path | None = None) -> URL:
     except ArgumentError as error:
         raise LedgerError(f"ledger {target!r} is not a database URL: {error}") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise LedgerError(f"ledger database {url.get_backend_name()!r} is not supported: sqlite or postgresql")
+        raise LedgerError(
+            f"ledger database {url.get_backend_name()!r} is not supported: sqlite or postgresql"
+        )
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":
             raise LedgerError("a ledger in memory cannot be shared or resumed: give a file")

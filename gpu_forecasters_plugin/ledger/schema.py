@@ -43,7 +43,9 @@ def upgrade_to_head(connection: Connection) -> None:
     current = current_revision(connection)
     if current == head_revision():
         return
-    known = {revision.revision for revision in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+    known = {
+        revision.revision for revision in ScriptDirectory.from_config(_alembic_config()).walk_revisions()
+    }
     if current is not None and current not in known:
         raise LedgerError(
             f"ledger has schema {current!r}, which this version does not know: upgrade gpu-forecasters-plugin"

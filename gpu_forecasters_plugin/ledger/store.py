@@ -94,6 +94,9 @@ class Ledger:
         """
         self._engine = open_engine(target, base)
         self.url = self._engine.url.render_as_string()
+        """Where it is, without a password: for messages."""
+        self.target = self._engine.url.render_as_string(hide_password=False)
+        """What another process of this run opens it by; never stored or logged."""
         self._run_id: int | None = None
 
     @property
@@ -103,7 +106,9 @@ class Ledger:
             raise LedgerIdentityError("no run was begun in this ledger: call begin_run first")
         return self._run_id
 
-    def begin_run(self, identity: RunIdentity, *, name: str = "run", config: dict[str, Any] | None = None) -> bool:
+    def begin_run(
+        self, identity: RunIdentity, *, name: str = "run", config: dict[str, Any] | None = None
+    ) -> bool:
         """Start a run, or resume the one of that name.
 
         Returns:
@@ -113,7 +118,9 @@ class Ledger:
             LedgerIdentityError: the run of that name has another identity; names the field.
         """
         with writing(self._engine) as connection:
-            stored = connection.execute(select(models.run).where(models.run.c.name == name)).mappings().first()
+            stored = (
+                connection.execute(select(models.run).where(models.run.c.name == name)).mappings().first()
+            )
             if stored is None:
                 values = {"name": name, "created_at": time.time(), "package_version": __version__}
                 values |= asdict(identity) | {"config": config or {}}
@@ -128,6 +135,10 @@ class Ledger:
             )
         self._run_id = stored["id"]
         return True
+
+    def follow_run(self, run_id: int) -> None:
+        """Work on a run that another process has begun."""
+        self._run_id = run_id
 
     def record_pool(
         self, pool: PoolDraft, drafts: Sequence[DecisionDraft], candidates: Iterable[Candidate]
@@ -267,7 +278,9 @@ class Ledger:
     def open_charges(self) -> list[Charge]:
         """Measurements that were paid for and have not ended."""
         table = models.measurement
-        query = select(table).where(table.c.run_id == self.run_id, table.c.outcome.is_(None)).order_by(table.c.id)
+        query = (
+            select(table).where(table.c.run_id == self.run_id, table.c.outcome.is_(None)).order_by(table.c.id)
+        )
         with reading(self._engine) as connection:
             return [
                 Charge(

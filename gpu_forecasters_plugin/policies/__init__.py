@@ -3,11 +3,12 @@
 from gpu_forecasters_plugin.policies._base import Choice, Member, PoolState, SelectionPolicy
 from gpu_forecasters_plugin.policies.guard import trust
 from gpu_forecasters_plugin.policies.ranking import RANKING_RULES, RankingContext, RankingRule, ranking_rule
-from gpu_forecasters_plugin.policies.selection import TopFraction, quota
+from gpu_forecasters_plugin.policies.selection import MeasureAll, TopFraction, quota
 
 __all__ = [
     "RANKING_RULES",
     "Choice",
+    "MeasureAll",
     "Member",
     "PoolState",
     "RankingContext",

@@ -15,12 +15,22 @@ from gpu_forecasters_plugin.decision import Action, Reason
 from gpu_forecasters_plugin.draws import keyed_uniform, rounded_at_random
 from gpu_forecasters_plugin.policies._base import Choice, Member, PoolState, SelectionPolicy
 
-__all__ = ["TopFraction", "quota"]
+__all__ = ["MeasureAll", "TopFraction", "quota"]
 
 
 def quota(size: int, keep_fraction: float) -> int:
     """Measured slots of a pool: max(1, round(keep_fraction * size)), halves up; 0 for an empty pool."""
     return max(1, int(keep_fraction * size + 0.5)) if size else 0
+
+
+class MeasureAll(SelectionPolicy):
+    """Measure every member, as far as the budget goes: for programs that a search starts from."""
+
+    def select(self, members: Sequence[Member], state: PoolState) -> dict[str, Choice]:
+        room = len(members) if state.remaining is None else state.remaining
+        measured, spent = Choice(Action.MEASURE, Reason.WARM_UP), Choice(Action.SKIP, Reason.BUDGET_SPENT)
+        keys = sorted(member.key for member in members)
+        return {key: measured if rank < room else spent for rank, key in enumerate(keys)}
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ class TopFraction(SelectionPolicy):
         if state.remaining is not None:
             slots = min(slots, state.remaining)
         # Canonical order first: nothing below may see the order of arrival.
-        by_draw = sorted(members, key=lambda m: (keyed_uniform(state.seed, "draw", state.pool_id, m.key), m.key))
+        by_draw = sorted(
+            members, key=lambda m: (keyed_uniform(state.seed, "draw", state.pool_id, m.key), m.key)
+        )
         if state.warming_up or all(member.score is None for member in members):
             reason = Reason.WARM_UP if state.warming_up else Reason.FALLBACK
             return self._at_random(by_draw, slots, reason)

@@ -122,8 +122,9 @@ def apply_blocks(code: str, blocks: Iterable[tuple[str, str]]) -> str | None:
 def _diff_blocks(parent: str, child: str) -> Iterator[list[tuple[str, str]]]:
     """Ever larger sets of blocks that might turn parent into child; the last replaces the whole program."""
     old, new = parent.split("\n"), child.split("\n")
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for context in (1, 2, 4, 8, 16):
+        # A matcher each time: grouping trims the matcher's own list of edits to the context asked for.
+        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
         yield [
             ("\n".join(old[group[0][1] : group[-1][2]]), "\n".join(new[group[0][3] : group[-1][4]]))
             for group in matcher.get_grouped_opcodes(context)

@@ -7,7 +7,6 @@ OpenEvolve takes, so that a recorded task runs through the host exactly as a use
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import time
@@ -71,12 +70,12 @@ def to_host_result(metrics: dict[str, Any]) -> Any:
     Without OpenEvolve, the numbers alone: a text among the metrics would spoil a host's averages.
     """
     numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-    texts = {name: value for name, value in metrics.items() if isinstance(value, str)}
+    texts: dict[str, str | bytes] = {name: value for name, value in metrics.items() if isinstance(value, str)}
     try:
-        module = importlib.import_module("openevolve.evaluation_result")
+        from openevolve.evaluation_result import EvaluationResult
     except ImportError:
         return numbers
-    return module.EvaluationResult(metrics=numbers, artifacts=texts)
+    return EvaluationResult(metrics=numbers, artifacts=texts)
 
 
 @lru_cache(maxsize=8)

@@ -188,9 +188,7 @@ def recorded_task_names() -> tuple[str, ...]:
     if not folder.is_dir():
         return ()
     return tuple(
-        sorted(
-            entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX)
-        )
+        sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
     )
 
 

@@ -130,7 +130,9 @@ def _evaluate(expression: str) -> float:
         elif operator:
             # Exponents that make sense for a size; anything else is text that only looks like one.
             power = 2.0 ** min(number, 40.0)
-            result = result * power if operator == "<<" else math.copysign(abs(result), 1) ** min(number, 40.0)
+            result = (
+                result * power if operator == "<<" else math.copysign(abs(result), 1) ** min(number, 40.0)
+            )
         else:
             result = number
         if not math.isfinite(result) or abs(result) > 2.0**60:

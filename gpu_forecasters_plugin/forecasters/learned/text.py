@@ -21,7 +21,9 @@ SHINGLE_BUCKETS = 2048
 """Hash buckets of token n-grams."""
 
 _TRIPLE_QUOTED = re.compile(r'("""|\'\'\')(.*?)(?:\1|\Z)', re.DOTALL)
-_LOOKS_PYTHON = re.compile(r"^[ \t]*(?:import [\w.]+|from [\w.]+ import|def \w+|class \w+[ \t]*[:(])", re.MULTILINE)
+_LOOKS_PYTHON = re.compile(
+    r"^[ \t]*(?:import [\w.]+|from [\w.]+ import|def \w+|class \w+[ \t]*[:(])", re.MULTILINE
+)
 _LOOKS_C = re.compile(r"__global__|__device__|#\s*include|#\s*define|;\s*$", re.MULTILINE)
 _C_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _PYTHON_COMMENT = re.compile(r"#[^\n]*")
@@ -73,7 +75,9 @@ def shingle_counts(tokens: list[str]) -> NDArray[np.float32]:
         mixed.append(ids[:-1] * np.uint64(0x85EBCA6B) + ids[1:] * np.uint64(0xC2B2AE35))
     if len(ids) > 2:
         mixed.append(
-            ids[:-2] * np.uint64(0x27D4EB2F) + ids[1:-1] * np.uint64(0x165667B1) + ids[2:] * np.uint64(0xD3A2646C)
+            ids[:-2] * np.uint64(0x27D4EB2F)
+            + ids[1:-1] * np.uint64(0x165667B1)
+            + ids[2:] * np.uint64(0xD3A2646C)
         )
     # The middle bits of a 64-bit product are the well-mixed ones.
     buckets = (np.concatenate(mixed) >> np.uint64(21)) % np.uint64(SHINGLE_BUCKETS)

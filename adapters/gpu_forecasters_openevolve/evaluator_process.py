@@ -1,0 +1,225 @@
+"""The process that calls the user's evaluator. Started as a module; talks over an inherited socket.
+
+It loads the evaluator file as OpenEvolve does, calls it with the original path, and writes the measurement into the
+ledger itself, right after the evaluator has returned: even if the run around it is gone by then, nothing that was
+measured is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import sys
+import time
+import traceback
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+from gpu_forecasters_plugin.config import MetricConfig
+from gpu_forecasters_plugin.decision import Measurement, Outcome
+from gpu_forecasters_plugin.ledger import Ledger
+from gpu_forecasters_plugin.measuring import EvaluatorAnswer, MetricReader, parts_of, payload_of
+
+__all__ = ["STAGES", "CallRequest", "CallReply", "EvaluatorInfo", "LoadRequest", "main"]
+
+STAGES = ("evaluate", "evaluate_stage1", "evaluate_stage2", "evaluate_stage3")
+_MODULE_NAME = "evaluation_module"
+_KEPT_MODULES = 16
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """First message: which evaluator, and the ledger that results go to."""
+
+    evaluator_path: str
+    ledger_url: str
+    run_id: int
+
+
+@dataclass(frozen=True)
+class EvaluatorInfo:
+    """Answer to :class:`LoadRequest`: what the evaluator file defines, or why it cannot be loaded."""
+
+    functions: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, int, bool], ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """Call one function for one candidate.
+
+    Attributes:
+        function: ``evaluate`` or a cascade's stage.
+        program_path: the candidate's file, as the host wrote it.
+        kwargs: the host's ``evaluator_args``.
+        decision_id: the decision that was charged.
+        metric: how to read the result.
+        reference_value: the reference's value of that metric; ``None`` for the reference itself.
+        earlier: what earlier stages of the same candidate answered.
+        provisional: the host may call another stage after this one.
+    """
+
+    function: str
+    program_path: str
+    kwargs: dict[str, Any]
+    decision_id: int
+    metric: MetricConfig
+    reference_value: float | None
+    earlier: dict[str, EvaluatorAnswer] = field(default_factory=dict)
+    provisional: bool = False
+
+
+@dataclass(frozen=True)
+class CallReply:
+    """What came of a call: the typed measurement, already in the ledger, and the answer for the host."""
+
+    measurement: Measurement
+    answer: EvaluatorAnswer | None
+    traceback: str | None = None
+
+
+class _Evaluator:
+    """The user's evaluator file, loaded once, or anew for each candidate of a cascade (as the host does)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        folder = os.path.dirname(os.path.abspath(path))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        self.module = self._execute()
+        sys.modules[_MODULE_NAME] = self.module
+        self._of_candidate: OrderedDict[int, ModuleType] = OrderedDict()
+
+    def _execute(self) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(_MODULE_NAME, self._path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"cannot load {self._path}")
+        module = importlib.util.module_from_spec(spec)
+        if _MODULE_NAME not in sys.modules:
+            sys.modules[_MODULE_NAME] = module
+        spec.loader.exec_module(module)
+        return module
+
+    def call(self, request: CallRequest) -> Any:
+        """The function's own result; a coroutine is awaited."""
+        module = self.module
+        if request.function != "evaluate":
+            module = self._of_candidate.pop(request.decision_id, None) or self._execute()
+            self._of_candidate[request.decision_id] = module
+            if len(self._of_candidate) > _KEPT_MODULES:
+                self._of_candidate.popitem(last=False)
+        result = getattr(module, request.function)(request.program_path, **request.kwargs)
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _describe(module: ModuleType) -> EvaluatorInfo:
+    functions = tuple(name for name in STAGES if callable(getattr(module, name, None)))
+    if "evaluate" not in functions:
+        return EvaluatorInfo(problem="it does not define a function evaluate(program_path)")
+    try:
+        parameters = inspect.signature(module.evaluate).parameters.values()
+    except (TypeError, ValueError):
+        return EvaluatorInfo(functions)
+    described = [(p.name, int(p.kind), p.default is not inspect.Parameter.empty) for p in parameters]
+    return EvaluatorInfo(functions, tuple(described))
+
+
+def _error_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]
+
+
+def _run(evaluator: _Evaluator, request: CallRequest) -> CallReply:
+    """Call the evaluator; whatever it does short of ending this process becomes a typed outcome."""
+    reader = MetricReader(request.metric, request.reference_value)
+    started = time.perf_counter()
+    try:
+        raw = evaluator.call(request)
+    except (Exception, SystemExit) as error:
+        seconds = time.perf_counter() - started
+        outcome = Outcome.COMPILE_ERROR if isinstance(error, SyntaxError) else Outcome.RUNTIME_ERROR
+        measurement = Measurement(outcome, gpu_seconds=seconds, error=_error_line(error))
+        return CallReply(measurement, None, traceback.format_exc())
+    seconds = time.perf_counter() - started
+    answer = parts_of(raw)
+    answers = dict(request.earlier) | ({request.function: answer} if answer is not None else {})
+    merged = _merged(answers) if request.earlier and answer is not None else raw
+    measurement = reader.read(merged, seconds)
+    if request.provisional and measurement.outcome is Outcome.OK:
+        # An early stage's score is not a speed; only a later stage can say that.
+        measurement = Measurement(
+            Outcome.INCORRECT, gpu_seconds=seconds, error=f"stopped after {request.function}"
+        )
+    payload = payload_of(answers) if answers else None
+    return CallReply(_with_payload(measurement, payload), answer)
+
+
+def _with_payload(measurement: Measurement, payload: str | None) -> Measurement:
+    m = measurement
+    return Measurement(m.outcome, m.time_us, m.speedup, m.gpu_seconds, m.error, payload, m.value)
+
+
+def _merged(answers: dict[str, EvaluatorAnswer]) -> EvaluatorAnswer:
+    metrics: dict[str, Any] = {}
+    artifacts: dict[str, Any] = {}
+    for answer in answers.values():
+        metrics |= dict(answer.metrics)
+        artifacts |= dict(answer.artifacts)
+    return EvaluatorAnswer(metrics, artifacts)
+
+
+def _serve(connection: Connection) -> None:
+    load: LoadRequest = connection.recv()
+    try:
+        evaluator = _Evaluator(load.evaluator_path)
+        info = _describe(evaluator.module)
+    except (Exception, SystemExit) as error:
+        connection.send(EvaluatorInfo(problem=_error_line(error)))
+        return
+    ledger = Ledger(load.ledger_url)
+    ledger.follow_run(load.run_id)
+    connection.send(info)
+    while True:
+        request: CallRequest = connection.recv()
+        reply = _run(evaluator, request)
+        ledger.record_result(request.decision_id, reply.measurement, provisional=request.provisional)
+        try:
+            connection.send(reply)
+        except BrokenPipeError:
+            return  # the run has ended; the ledger has the result
+        except Exception:
+            # An answer that cannot be pickled still reaches the host as plain values.
+            plain = EvaluatorAnswer(*_plain_parts(reply))
+            connection.send(CallReply(reply.measurement, plain, reply.traceback))
+
+
+def _plain_parts(reply: CallReply) -> tuple[dict[str, Any], dict[str, Any]]:
+    if reply.answer is None:
+        return {}, {}
+    keep = (bool, int, float, str, bytes)
+    return (
+        {str(k): v if isinstance(v, keep) else str(v) for k, v in reply.answer.metrics.items()},
+        {str(k): v if isinstance(v, keep) else str(v) for k, v in reply.answer.artifacts.items()},
+    )
+
+
+def main(descriptor: int) -> None:
+    """Serve calls until the other end closes."""
+    with Connection(descriptor) as connection:
+        try:
+            _serve(connection)
+        except (EOFError, ConnectionResetError):
+            return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

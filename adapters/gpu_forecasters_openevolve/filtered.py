@@ -1,0 +1,266 @@
+"""The drop-in evaluator: two lines in a file of the user's own, for ``openevolve-run`` and ``run_evolution``."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import signal
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openevolve.config import Config, load_config
+
+from gpu_forecasters_openevolve.client import evaluation_functions
+from gpu_forecasters_openevolve.evaluator_process import LoadRequest
+from gpu_forecasters_openevolve.evaluators import EvaluatorPool
+from gpu_forecasters_openevolve.messages import ServiceAddress
+from gpu_forecasters_openevolve.population import guard_population
+from gpu_forecasters_openevolve.service import GateService, ServiceLimits
+from gpu_forecasters_plugin.bins import BINS
+from gpu_forecasters_plugin.candidate import Candidate, decode_source
+from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.device import detect_device
+from gpu_forecasters_plugin.errors import ConfigError, HostError
+from gpu_forecasters_plugin.forecasters.factory import build_forecaster
+from gpu_forecasters_plugin.gate import Gate
+from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
+
+__all__ = ["FilteredRun", "RunSettings", "filtered", "open_run"]
+
+logger = logging.getLogger(__name__)
+
+_active: FilteredRun | None = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a filtered run finds and leaves things.
+
+    Attributes:
+        program: the initial program, which is the reference that speed-ups are relative to.
+        evaluator: the user's evaluator.
+        config: OpenEvolve's configuration file; it may hold the ``surrogate:`` section.
+        surrogate: file of the section, when it is not in ``config``.
+        out: the run's folder.
+        measure_workers: evaluations at once; ``None``: as many as the host has workers.
+        evaluation_timeout_s: time for one evaluation; ``None``: the host's time-out.
+        measurements: budget where the section names none.
+    """
+
+    program: Path
+    evaluator: Path
+    config: Path | None = None
+    surrogate: Path | None = None
+    out: Path | None = None
+    measure_workers: int | None = None
+    evaluation_timeout_s: float | None = None
+    measurements: int | None = None
+
+    def section(self) -> SurrogateConfig:
+        """The checked ``surrogate:`` section."""
+        if self.surrogate is not None:
+            section = load_surrogate_config(self.surrogate, required=True)
+        elif self.config is not None:
+            section = load_surrogate_config(self.config)
+        else:
+            section = SurrogateConfig()
+        if section.budget.measurements is None and self.measurements is not None:
+            budget = section.budget.model_copy(update={"measurements": self.measurements})
+            section = section.model_copy(update={"budget": budget})
+        return section
+
+    def host_config(self) -> Config:
+        """OpenEvolve's own configuration."""
+        return load_config(None if self.config is None else str(self.config))
+
+    def folder(self) -> Path:
+        """The run's folder; OpenEvolve's default when none is named."""
+        return self.out if self.out is not None else self.program.resolve().parent / "openevolve_output"
+
+
+def _read_reference(path: Path) -> Candidate:
+    try:
+        reference = Candidate("initial_program", decode_source(path.read_bytes()))
+    except OSError as error:
+        raise ConfigError(f"cannot read the initial program {path}: {error.strerror}") from None
+    if reference.problem is not None:
+        raise ConfigError(f"initial program {path}: {reference.problem}")
+    return reference
+
+
+def _evaluator_hash(path: Path, evaluator_args: dict[str, Any] | None) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the evaluator {path}: {error.strerror}") from None
+    arguments = json.dumps(evaluator_args or {}, sort_keys=True, default=str)
+    return hashlib.sha256(data + arguments.encode()).hexdigest()[:32]
+
+
+class FilteredRun:
+    """The gate service of a run, in the host's main process."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        """Open ledger and evaluator, and measure the reference unless the ledger has it.
+
+        Raises:
+            ConfigError: a setting is wrong, or a file cannot be read.
+            HostError: the evaluator cannot be loaded, or the initial program does not measure ``ok``.
+            LedgerError: the ledger cannot be opened, or belongs to another run.
+        """
+        self.settings = settings
+        section, host = settings.section(), settings.host_config()
+        reference = _read_reference(settings.program)
+        evaluator_hash = _evaluator_hash(settings.evaluator, host.evaluator.evaluator_args)
+        device = detect_device(section.device)
+        task = section.task or settings.program.resolve().parent.name
+        forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=task)
+        identity = RunIdentity(
+            task,
+            reference.key,
+            evaluator_hash,
+            device.name,
+            device.driver,
+            BINS.name,
+            forecaster.name,
+            seed=section.seed,
+        )
+        self.ledger = Ledger(section.ledger or "ledger.sqlite3", base=settings.folder())
+        run_name = "run" if section.ledger is None else f"{settings.folder().resolve()}"
+        self.gate = Gate(reference, forecaster, self.ledger, section, identity=identity, run_name=run_name)
+        workers = host.evaluator.parallel_evaluations
+        limits = ServiceLimits(
+            # With everything kept there is nothing to wait for.
+            pool_size=1 if section.keep_fraction == 1.0 else workers,
+            workers=workers,
+            evaluation_timeout_s=settings.evaluation_timeout_s or host.evaluator.timeout,
+            host_timeout_s=host.evaluator.timeout,
+            max_wait_s=section.pool.max_wait_s,
+        )
+        load = LoadRequest(str(settings.evaluator.resolve()), self.ledger.target, self.ledger.run_id)
+        self.evaluators = EvaluatorPool(load, settings.measure_workers or workers)
+        self.service = GateService(
+            self.gate, self.evaluators, limits, on_spent=self._end_host, on_failure=lambda _: self._end_host()
+        )
+        self.gate.close_interrupted()
+        if workers == 1 and section.keep_fraction < 1.0:
+            logger.warning(
+                "evaluator.parallel_evaluations is 1: pools of one candidate are all measured, so nothing is "
+                "saved; set it to %d, or start the run with: gpu-forecasters openevolve",
+                section.oversample,
+            )
+
+    def start(self) -> None:
+        """Serve workers, and measure the reference first.
+
+        Raises:
+            HostError: the reference did not measure ``ok``.
+        """
+        address = self.service.address
+        address.publish()
+        self.service.start()
+        self._restore_population = guard_population(self.service.program_processed)
+        atexit.register(self.close)
+        if self.gate.reference_measurement() is None:
+            self._measure_reference(evaluation_functions(address))
+        measured = self.gate.reference_measurement()
+        if measured is None or measured.outcome is not Outcome.OK:
+            reason = "was not measured" if measured is None else f"{measured.outcome}: {measured.error}"
+            raise HostError(
+                f"the initial program is the reference and must measure ok, but {reason}; "
+                "mend it, or name the right metric in surrogate.metric"
+            )
+
+    def _measure_reference(self, functions: dict[str, Any]) -> None:
+        path = str(self.settings.program.resolve())
+        stages = [name for name in functions if name != "evaluate"]
+        host = self.settings.host_config().evaluator
+        if host.cascade_evaluation and stages:
+            for stage in stages:
+                functions[stage](path)
+        else:
+            functions["evaluate"](path, **(host.evaluator_args or {}))
+
+    @staticmethod
+    def _end_host() -> None:
+        # What Ctrl-C does: OpenEvolve then stops in good order and saves its best program.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop serving."""
+        atexit.unregister(self.close)
+        self._restore_population()
+        self.service.close()
+
+
+def open_run(settings: RunSettings) -> FilteredRun:
+    """The run of this process; opened, and its reference measured, the first time."""
+    global _active
+    if _active is None:
+        _active = FilteredRun(settings)
+        _active.start()
+    return _active
+
+
+def filtered(
+    namespace: MutableMapping[str, Any],
+    *,
+    program: str | Path,
+    evaluator: str | Path,
+    config: str | Path | None = None,
+    surrogate: str | Path | None = None,
+    out: str | Path | None = None,
+    measure_workers: int | None = None,
+    evaluation_timeout_s: float | None = None,
+    measurements: int | None = None,
+) -> None:
+    """Put the surrogate filter in front of an evaluator.
+
+    A file that OpenEvolve takes as evaluator holds nothing but::
+
+        from gpu_forecasters_openevolve import filtered
+        filtered(globals(), program="initial_program.py", evaluator="evaluator.py", config="config.yaml")
+
+    It defines ``evaluate``, and the cascade's stages where the user's evaluator has them.
+
+    Args:
+        namespace: the ``globals()`` of that file; relative paths are relative to its folder.
+        program: the initial program: the reference that speed-ups are relative to.
+        evaluator: the user's own evaluator, left as it is.
+        config: OpenEvolve's configuration file; its ``surrogate:`` section configures the filter.
+        surrogate: file of that section, when it is elsewhere.
+        out: the run's folder, where the ledger goes; OpenEvolve's default when left out.
+        measure_workers: evaluations at once; as many as OpenEvolve has workers when left out.
+        evaluation_timeout_s: time for one evaluation, in seconds; OpenEvolve's when left out.
+        measurements: budget where the section names none.
+
+    Raises:
+        ConfigError: a setting is wrong, or a file cannot be read.
+        HostError: the evaluator cannot be loaded, or the initial program does not measure ``ok``.
+        LedgerError: the ledger cannot be opened, or belongs to another run.
+    """
+    base = Path(namespace["__file__"]).resolve().parent
+
+    def resolved(path: str | Path | None) -> Path | None:
+        return None if path is None else base / path
+
+    settings = RunSettings(
+        base / program,
+        base / evaluator,
+        resolved(config),
+        resolved(surrogate),
+        resolved(out),
+        measure_workers,
+        evaluation_timeout_s,
+        measurements,
+    )
+    address = ServiceAddress.published()
+    if address is None or address.pid == os.getpid():
+        address = open_run(settings).service.address
+    namespace.update(evaluation_functions(address))

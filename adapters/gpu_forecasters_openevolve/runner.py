@@ -1,0 +1,236 @@
+"""``gpu-forecasters openevolve``: OpenEvolve's own command with the filter in front of the user's evaluator.
+
+The host's files stay as they are. A copy of the configuration, with more proposal workers, and a two-line evaluator are
+written into the run's folder, and OpenEvolve's own command line runs on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from openevolve import cli as host_cli
+from openevolve.config import load_config
+
+from gpu_forecasters_openevolve.filtered import FilteredRun, RunSettings, open_run
+from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.errors import ConfigError
+
+__all__ = ["run_filtered"]
+
+_PROPOSAL_SLACK = 2
+"""Duplicates and refused answers cost proposals but no measurement: so many times the expected number may be made."""
+
+_EVALUATOR = """# Written by gpu-forecasters: the surrogate filter in front of {evaluator}
+from gpu_forecasters_openevolve import filtered
+
+filtered(globals(), {arguments})
+"""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is handed to OpenEvolve."""
+
+    settings: RunSettings
+    host: dict[str, Any]
+    out: Path
+    checkpoint: Path | None
+    iterations: int
+
+
+@contextmanager
+def _arguments(values: Sequence[str]) -> Any:
+    """OpenEvolve reads ``sys.argv``."""
+    before = sys.argv
+    sys.argv = ["openevolve-run", *values]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _parse(values: Sequence[str]) -> Namespace:
+    with _arguments(values):
+        return host_cli.parse_args()
+
+
+def _existing(path: str | None, what: str) -> Path | None:
+    if path is None:
+        return None
+    found = Path(path)
+    if not found.exists():
+        raise ConfigError(f"{what} {path} does not exist")
+    return found.resolve()
+
+
+def _latest_checkpoint(out: Path) -> Path | None:
+    folders = [p for p in (out / "checkpoints").glob("checkpoint_*") if (p / "metadata.json").exists()]
+    return max(folders, key=lambda p: int(p.name.rpartition("_")[2]), default=None)
+
+
+def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
+    program = _existing(arguments.initial_program, "initial program")
+    evaluator = _existing(arguments.evaluation_file, "evaluator")
+    assert program is not None and evaluator is not None
+    config = _existing(arguments.config, "config")
+    out = Path(arguments.output).resolve() if arguments.output else program.parent / "openevolve_output"
+    host_config = load_config(None if config is None else str(config))
+    host: dict[str, Any] = {} if config is None else yaml.safe_load(config.read_text("utf-8-sig")) or {}
+    iterations = arguments.iterations if arguments.iterations is not None else host_config.max_iterations
+    settings = RunSettings(
+        program, evaluator, config, _existing(surrogate, "surrogate file"), out, measurements=iterations + 1
+    )
+    section = settings.section()
+    measure_workers = host_config.evaluator.parallel_evaluations
+    workers = _proposal_workers(section, measure_workers)
+    evaluation_timeout = float(host_config.evaluator.timeout)
+    # Waiting for a pool and for a free measuring place is not the evaluator's time.
+    rounds = math.ceil(workers / measure_workers) + 2
+    evaluator_section = dict(host.get("evaluator") or {})
+    evaluator_section["parallel_evaluations"] = workers
+    evaluator_section["timeout"] = math.ceil(evaluation_timeout * rounds + section.pool.max_wait_s * 10)
+    if arguments.evaluator_args is not None:
+        evaluator_section["evaluator_args"] = host_cli.parse_evaluator_args(arguments.evaluator_args)
+    host = {key: value for key, value in host.items() if key != "surrogate"}
+    host["evaluator"] = evaluator_section
+    settings = RunSettings(
+        program,
+        evaluator,
+        out / "gpu_forecasters" / "config.yaml",
+        out / "gpu_forecasters" / "surrogate.yaml",
+        out,
+        measure_workers,
+        evaluation_timeout,
+    )
+    budget = section.budget.measurements or iterations + 1
+    section = section.model_copy(
+        update={"budget": section.budget.model_copy(update={"measurements": budget})}
+    )
+    host["max_iterations"] = budget * section.oversample * _PROPOSAL_SLACK
+    checkpoint = _existing(arguments.checkpoint, "checkpoint") or _latest_checkpoint(out)
+    _write_files(settings, host, section)
+    return _Plan(settings, host, out, checkpoint, host["max_iterations"])
+
+
+def _proposal_workers(section: SurrogateConfig, measure_workers: int) -> int:
+    """Enough proposals in flight that the kept fraction of a pool keeps the measuring places busy."""
+    return measure_workers if section.keep_fraction == 1.0 else measure_workers * section.oversample
+
+
+def _write_files(settings: RunSettings, host: dict[str, Any], section: SurrogateConfig) -> None:
+    assert settings.config is not None and settings.surrogate is not None
+    folder = settings.config.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    settings.config.write_text(yaml.safe_dump(host, sort_keys=False), encoding="utf-8")
+    document = {"surrogate": section.model_dump(mode="json")}
+    settings.surrogate.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    arguments = {
+        "program": str(settings.program),
+        "evaluator": str(settings.evaluator),
+        "config": str(settings.config),
+        "surrogate": str(settings.surrogate),
+        "out": str(settings.out),
+        "measure_workers": settings.measure_workers,
+        "evaluation_timeout_s": settings.evaluation_timeout_s,
+    }
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    (folder / "evaluator.py").write_text(
+        _EVALUATOR.format(evaluator=settings.evaluator, arguments=text), encoding="utf-8"
+    )
+
+
+def _host_arguments(plan: _Plan, arguments: Namespace) -> list[str]:
+    """OpenEvolve's own arguments on the files of the plan."""
+    values = [str(plan.settings.program), str(plan.out / "gpu_forecasters" / "evaluator.py")]
+    values += ["--config", str(plan.settings.config), "--output", str(plan.out)]
+    values += ["--iterations", str(plan.iterations)]
+    if plan.checkpoint is not None:
+        values += ["--checkpoint", str(plan.checkpoint)]
+    replaced = {"initial_program", "evaluation_file", "config", "output", "iterations", "checkpoint"}
+    for name, value in vars(arguments).items():
+        if name not in replaced | {"evaluator_args"} and value is not None:
+            values += [f"--{name.replace('_', '-')}", str(value)]
+    return values
+
+
+def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
+    """Run OpenEvolve with the filter.
+
+    Args:
+        arguments: what ``openevolve-run`` takes.
+        surrogate: file of the ``surrogate:`` section, when it is not in the host's configuration.
+
+    Returns:
+        Exit code: 0 done, 1 failed.
+
+    Raises:
+        ConfigError, HostError, LedgerError: before anything was measured.
+    """
+    parsed = _parse(arguments)
+    plan = _plan(parsed, surrogate)
+    if plan.checkpoint is not None:
+        print(f"resuming from {plan.checkpoint}", file=sys.stderr)
+    run = open_run(plan.settings)
+    try:
+        if run.gate.budget_spent():
+            raise ConfigError(
+                f"the budget of {run.gate.config.budget.measurements} measurements is spent already "
+                f"(ledger {run.ledger.url}): raise surrogate.budget.measurements, or use a new output folder"
+            )
+        with _arguments(_host_arguments(plan, parsed)):
+            code = asyncio.run(host_cli.main_async())
+    finally:
+        run.close()
+    return _conclude(run, plan, code)
+
+
+def _conclude(run: FilteredRun, plan: _Plan, host_code: int) -> int:
+    summary = summarise(run)
+    (plan.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    best = summary["best_speedup"]
+    shown = "no speed-up measured" if best is None else f"best speed-up {best:.3f}x"
+    print(
+        f"\nsurrogate filter: {summary['measurements_used']} of {summary['budget']} measurements for "
+        f"{summary['candidates_considered']} candidates; {shown}\nledger: {run.ledger.url}"
+    )
+    if run.service.failure is not None:
+        print(f"error: {run.service.failure}", file=sys.stderr)
+        return 1
+    left = run.gate.remaining()
+    if run.service.workers_lost and left:
+        print(
+            f"error: a worker process of OpenEvolve died, which ends its run; {left} measurements are left: "
+            "start the same command again to go on",
+            file=sys.stderr,
+        )
+        return 1
+    return host_code
+
+
+def summarise(run: FilteredRun) -> dict[str, Any]:
+    """What a run did, for ``summary.json``."""
+    use = run.ledger.budget_use()
+    decisions = run.ledger.decisions()
+    return {
+        "task": run.gate.identity.task,
+        "device": run.gate.identity.device,
+        "budget": run.gate.config.budget.measurements,
+        "measurements_used": use.measurements,
+        "gpu_seconds": use.gpu_seconds,
+        "candidates_considered": len(decisions),
+        "best_speedup": run.gate.best_speedup,
+        "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
+        "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
+        "ledger": run.ledger.url,
+    }

@@ -1,0 +1,5 @@
+"""The ``gpu-forecasters`` command."""
+
+from gpu_forecasters_plugin.cli.app import main
+
+__all__ = ["main"]

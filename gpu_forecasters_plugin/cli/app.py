@@ -1,0 +1,92 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong use."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpu_forecasters_plugin._version import __version__
+from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gpu-forecasters",
+    help="A selective surrogate for evolutionary GPU-kernel search.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A selective surrogate for evolutionary GPU-kernel search."""
+
+
+@app.command(
+    "openevolve",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="Example: gpu-forecasters openevolve initial_program.py evaluator.py --config config.yaml --out run",
+)
+def openevolve_command(
+    context: typer.Context,
+    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="Initial program; the reference.")],
+    evaluator: Annotated[str, typer.Argument(metavar="EVALUATOR", help="Your evaluator, as it is.")],
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", help="OpenEvolve's YAML, with a surrogate: section.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "--output", "-o", help="Folder of the run (results, ledger).")
+    ] = None,
+    surrogate: Annotated[
+        str | None, typer.Option("--surrogate", help="File of the surrogate: section, if it is elsewhere.")
+    ] = None,
+) -> None:
+    """Run OpenEvolve with the surrogate filter; takes every flag of openevolve-run.
+
+    The budget is surrogate.budget.measurements, or the number of iterations and the initial program; the
+    run makes as many proposals as that takes. Start the same command again to resume an interrupted run.
+    """
+    try:
+        from gpu_forecasters_openevolve.runner import run_filtered
+    except ModuleNotFoundError as error:
+        if error.name != "openevolve":
+            raise
+        from gpu_forecasters_plugin.errors import MissingExtraError
+
+        raise MissingExtraError("openevolve", "openevolve") from None
+    arguments = [program, evaluator, *context.args]
+    for flag, value in (("--config", config), ("--output", out)):
+        arguments += [] if value is None else [flag, value]
+    raise typer.Exit(run_filtered(arguments, surrogate))
+
+
+def main() -> None:
+    """Entry point of the ``gpu-forecasters`` command."""
+    try:
+        app()
+    except ConfigError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except GpuForecastersError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

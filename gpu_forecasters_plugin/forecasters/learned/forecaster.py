@@ -1,0 +1,159 @@
+"""The embedded default: learns from this run's measurements, on source text alone, in milliseconds."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_forecasters_plugin.bins import BINS, BinScheme
+from gpu_forecasters_plugin.forecast import Forecast, ForecastCost, ForecastOutcome, Observation, Query
+from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.forecasters._mass import student_bin_masses
+from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures, extract_features
+from gpu_forecasters_plugin.forecasters.learned.process import GaussianProcess
+from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace
+from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStart, WarmStartTask
+
+__all__ = ["LearnedForecaster"]
+
+_MAX_ROWS = 600
+_KEPT_FASTEST = 200
+_HYPER_ROWS = 160
+_FLOOR = 0.02
+_CACHED_SOURCES = 4096
+_LARGEST_LOG2 = 12.0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A measured source: identity, text, log2 speed-up over the reference."""
+
+    key: str
+    code: str
+    target: float
+
+    @property
+    def lot(self) -> int:
+        """A number that is random over sources and the same in every process."""
+        return zlib.crc32(self.key.encode())
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What one reference's measurements were learned to."""
+
+    space: FeatureSpace
+    process: GaussianProcess
+
+
+class LearnedForecaster(Forecaster):
+    """A Gaussian process on features of the source text (see the modules beside this one).
+
+    Knows the text of candidates, their measured speed-ups in this run, and tasks recorded for other
+    operations; nothing else. The reference is taken as one more measurement, of speed-up 1.
+
+    Args:
+        warm_start: recorded tasks of *other* operations; ``None`` or empty starts from nothing.
+        bins: the bins.
+        name: what ledgers and reports call it.
+    """
+
+    def __init__(
+        self,
+        *,
+        warm_start: Sequence[WarmStartTask] | None = None,
+        bins: BinScheme = BINS,
+        name: str = "learned",
+    ) -> None:
+        self.name = name
+        self._bins = bins
+        self._warm_start = WarmStart(warm_start or ())
+        self._rows: list[_Row] = []
+        self._features: dict[str, SourceFeatures] = {}
+        self._fits: dict[str, _Fit] = {}
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Take all measurements of the run; the model is fitted when it is next asked."""
+        rows = [
+            _Row(
+                observation.candidate_key,
+                observation.candidate_code,
+                min(_LARGEST_LOG2, max(-_LARGEST_LOG2, observation.log2_speedup)),
+            )
+            for observation in observations
+        ]
+        # In an order of their own: the same measurements give the same bits, whichever came first.
+        rows.sort(key=lambda row: (row.lot, row.key, row.code, row.target))
+        self._rows = _subsample(rows)
+        self._fits.clear()
+
+    def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
+        """One forecast per query; this forecaster has no failures."""
+        started = time.perf_counter()
+        by_reference: dict[str, list[int]] = {}
+        for index, query in enumerate(queries):
+            by_reference.setdefault(query.reference_code, []).append(index)
+        masses: dict[int, NDArray[np.float64]] = {}
+        for reference_code, indices in by_reference.items():
+            table = self._masses(reference_code, [queries[index] for index in indices])
+            masses.update(zip(indices, table, strict=True))
+        cost = ForecastCost(seconds=(time.perf_counter() - started) / max(1, len(queries)))
+        return [self._finish(masses[index], cost) for index in range(len(queries))]
+
+    def _finish(self, masses: NDArray[np.float64], cost: ForecastCost) -> Forecast:
+        total = math.fsum(masses)
+        return Forecast(tuple(float(mass) / total for mass in masses), source=self.name, cost=cost)
+
+    def _masses(self, reference_code: str, queries: Sequence[Query]) -> NDArray[np.float64]:
+        fit = self._fits.get(reference_code)
+        if fit is None:
+            fit = self._fits[reference_code] = self._learn(reference_code)
+        features = [self._extract(query.candidate_code) for query in queries]
+        prior = self._warm_start.expect(self._extract(reference_code), features)
+        prediction = fit.process.predict(fit.space.points(features), prior)
+        anchors = np.array([math.log2(query.anchor_speedup) for query in queries])
+        return student_bin_masses(
+            prediction.mean, prediction.scale, prediction.freedom, anchors, self._bins, _FLOOR
+        )
+
+    def _learn(self, reference_code: str) -> _Fit:
+        rows = self._rows
+        if all(row.code != reference_code for row in rows):
+            rows = [_Row("", reference_code, 0.0), *rows]
+        features = [self._extract(row.code) for row in rows]
+        space = FeatureSpace(features)
+        prior = self._warm_start.expect(self._extract(reference_code), features)
+        process = GaussianProcess(
+            space.points(features),
+            space.binding_count,
+            np.array([row.target for row in rows]),
+            prior,
+            self._warm_start.slope,
+            np.arange(min(len(rows), _HYPER_ROWS)),
+        )
+        return _Fit(space, process)
+
+    def _extract(self, code: str) -> SourceFeatures:
+        features = self._features.get(code)
+        if features is None:
+            if len(self._features) >= _CACHED_SOURCES:
+                self._features.clear()
+            features = self._features[code] = extract_features(code)
+        return features
+
+
+def _subsample(rows: list[_Row]) -> list[_Row]:
+    """At most :data:`_MAX_ROWS` rows: the fastest, about which the search asks, and a random rest."""
+    if len(rows) <= _MAX_ROWS:
+        return rows
+    fastest = sorted(range(len(rows)), key=lambda index: (-rows[index].target, index))[:_KEPT_FASTEST]
+    kept = set(fastest)
+    rest = [index for index in range(len(rows)) if index not in kept]
+    kept.update(rest[: _MAX_ROWS - len(kept)])
+    return [rows[index] for index in sorted(kept)]

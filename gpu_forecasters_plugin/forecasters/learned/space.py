@@ -1,0 +1,127 @@
+"""From features of single sources to points in a space whose axes this run's own candidates span."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures
+
+__all__ = ["FeatureSpace", "Points", "squared_distances"]
+
+Array = NDArray[np.float64]
+
+_MAX_NAMES = 192
+_PRIOR_ROWS = 2.0
+_GROUPS = 3
+_BINDING_VARIANCE = 1.0
+_STRUCTURE_VARIANCE = 0.25
+
+
+def squared_distances(left: Array, right: Array) -> Array:
+    """Squared Euclidean distances between the rows of two matrices."""
+    squares = (left * left).sum(axis=1)[:, None] + (right * right).sum(axis=1)[None, :]
+    distances: Array = np.maximum(squares - 2.0 * (left @ right.T), 0.0)
+    return distances
+
+
+@dataclass(frozen=True)
+class Points:
+    """Sources as rows.
+
+    Attributes:
+        live: coordinates that vary among the training sources, bindings first; these get a length scale each.
+        still: coordinates that are constant there; in a candidate they are news, and news is uncertain.
+        shingles: centred, scaled token n-gram counts; they enter through distances alone.
+    """
+
+    live: Array
+    still: Array
+    shingles: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.live)
+
+    def take(self, rows: NDArray[np.intp]) -> Points:
+        """The given rows."""
+        return Points(self.live[rows], self.still[rows], self.shingles[rows])
+
+    def fixed_distances(self, other: Points) -> Array:
+        """Squared distance in everything that has no length scale of its own."""
+        tokens = squared_distances(self.shingles.astype(np.float64), other.shingles.astype(np.float64))
+        return tokens + squared_distances(self.still, other.still)
+
+
+class FeatureSpace:
+    """Standardises features by the training sources, with weak prior scales for the first few of them.
+
+    Each of the three groups (bindings, structure, shingles) is scaled so that two random training sources lie
+    about as far apart in it as in any other, however many coordinates it has.
+
+    Args:
+        training: features of the measured sources; at least one.
+    """
+
+    def __init__(self, training: Sequence[SourceFeatures]) -> None:
+        counts = Counter(name for features in training for name in features.bindings)
+        threshold = max(1.0, 0.02 * len(training))
+        frequent = [name for name, count in counts.items() if count >= threshold]
+        self._names = sorted(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_NAMES])
+        rows = len(training)
+
+        bindings = self._raw_bindings(training)
+        known = np.isfinite(bindings)
+        seen = np.maximum(known.sum(axis=0), 1)
+        self._binding_mean = np.where(known, bindings, 0.0).sum(axis=0) / seen
+        spread = np.where(known, bindings - self._binding_mean, 0.0)
+        self._binding_scale = _scale(spread, seen.astype(np.float64), _BINDING_VARIANCE)
+        self._binding_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
+
+        structure = np.array([features.structure for features in training])
+        self._structure_mean = structure.mean(axis=0)
+        spread = structure - self._structure_mean
+        self._structure_scale = _scale(spread, np.full(spread.shape[1], float(rows)), _STRUCTURE_VARIANCE)
+        self._structure_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
+
+        shingles = np.array([features.shingles for features in training])
+        self._shingle_mean = shingles.mean(axis=0)
+        variance = float(((shingles - self._shingle_mean) ** 2).sum(axis=1).mean())
+        # Before anything varies, a tenth of a source's own size stands for the usual distance.
+        prior = 0.1 * float((shingles**2).sum(axis=1).mean())
+        total = (variance * rows + prior * _PRIOR_ROWS) / (rows + _PRIOR_ROWS) + 1e-9
+        self._shingle_scale = float(np.sqrt(total * _GROUPS))
+
+    @property
+    def binding_count(self) -> int:
+        """How many of the live coordinates are bindings."""
+        return int(self._binding_live.sum())
+
+    def _raw_bindings(self, sources: Sequence[SourceFeatures]) -> Array:
+        table = [[features.bindings.get(name, np.nan) for name in self._names] for features in sources]
+        return np.array(table, dtype=np.float64).reshape(len(sources), len(self._names))
+
+    def points(self, sources: Sequence[SourceFeatures]) -> Points:
+        """Coordinates of any sources; a name that a source does not bind counts as average."""
+        bindings = (self._raw_bindings(sources) - self._binding_mean) / self._binding_scale
+        bindings = np.nan_to_num(bindings)
+        structure = np.array([features.structure for features in sources])
+        structure = (structure - self._structure_mean) / self._structure_scale
+        bindings /= np.sqrt(_GROUPS * max(1, int(self._binding_live.sum())))
+        structure /= np.sqrt(_GROUPS * max(1, int(self._structure_live.sum())))
+        shingles = np.array([features.shingles for features in sources])
+        return Points(
+            np.hstack([bindings[:, self._binding_live], structure[:, self._structure_live]]),
+            np.hstack([bindings[:, ~self._binding_live], structure[:, ~self._structure_live]]),
+            (shingles - self._shingle_mean) / np.float32(self._shingle_scale),
+        )
+
+
+def _scale(spread: Array, rows: Array, prior_variance: float) -> Array:
+    """Standard deviations, shrunk towards a prior worth :data:`_PRIOR_ROWS` rows."""
+    variance = ((spread**2).sum(axis=0) + _PRIOR_ROWS * prior_variance) / (rows + _PRIOR_ROWS)
+    scales: Array = np.sqrt(variance)
+    return scales

@@ -1,0 +1,99 @@
+"""Forecasts recorded earlier: re-run a search, or score a model, without asking the model again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from gpu_forecasters_plugin.candidate import source_key
+from gpu_forecasters_plugin.errors import ForecasterError
+from gpu_forecasters_plugin.forecast import (
+    FailureKind,
+    Forecast,
+    ForecastFailure,
+    ForecastOutcome,
+    Query,
+)
+from gpu_forecasters_plugin.forecasters._base import Forecaster
+
+__all__ = ["ReplayForecaster", "load_forecasts"]
+
+
+class ReplayForecaster(Forecaster):
+    """Answers from a table; a candidate that is not in it gets an ``empty`` failure.
+
+    Args:
+        forecasts: eight weights by candidate key; they are normalised.
+        name: what ledgers and reports call it.
+
+    Raises:
+        ForecasterError: a row is no distribution over eight bins.
+    """
+
+    def __init__(self, forecasts: Mapping[str, Sequence[float]], *, name: str = "replay") -> None:
+        self.name = name
+        self._forecasts: dict[str, Forecast] = {}
+        for key, weights in forecasts.items():
+            try:
+                self._forecasts[key] = Forecast.from_weights(weights, source=name)
+            except (TypeError, ValueError) as error:
+                raise ForecasterError(f"recorded forecast of {key!r}: {error}") from error
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], *, name: str = "replay") -> ReplayForecaster:
+        """Read a file as :func:`load_forecasts` does."""
+        return cls(load_forecasts(path), name=name)
+
+    def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
+        """The recorded forecast of each query."""
+        return [self._answer(query.candidate_key) for query in queries]
+
+    def _answer(self, key: str) -> ForecastOutcome:
+        recorded = self._forecasts.get(key)
+        if recorded is None:
+            return ForecastFailure(FailureKind.EMPTY, f"no forecast is recorded for {key}", self.name)
+        return recorded
+
+
+def load_forecasts(path: str | PathLike[str]) -> dict[str, list[float]]:
+    """Read recorded forecasts from JSON Lines, ``.gz`` or not.
+
+    A row holds ``probabilities`` (eight numbers) and either ``candidate_key`` or ``candidate_code``; further
+    columns are ignored, and of several rows for one candidate the last counts.
+
+    Raises:
+        ForecasterError: the file cannot be read; names the line.
+    """
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+        text = (gzip.decompress(data) if source.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ForecasterError(f"recorded forecasts {source} cannot be read: {error}") from error
+    found: dict[str, list[float]] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                key, weights = _row(json.loads(line))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ForecasterError(f"recorded forecasts {source}, line {number}: {error}") from error
+            found[key] = weights
+    return found
+
+
+def _row(row: Any) -> tuple[str, list[float]]:
+    if not isinstance(row, dict) or "probabilities" not in row:
+        raise ValueError("a row is an object with 'probabilities'")
+    if "candidate_key" in row:
+        key = str(row["candidate_key"])
+    elif "candidate_code" in row:
+        key = source_key(str(row["candidate_code"]))
+    else:
+        raise ValueError("a row needs 'candidate_key' or 'candidate_code'")
+    weights = [float(weight) for weight in row["probabilities"]]
+    Forecast.from_weights(weights)
+    return key, weights
