@@ -24,6 +24,10 @@ _LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCO
 _C_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL)
 _C_STRING_MARK = re.compile(r"__global__|#include|__device__")
 _DIRECTIVE = re.compile(r"^#(?:define|include|pragma|undef|if|ifdef|ifndef|endif)\b", re.MULTILINE)
+_DIRECTIVE_LINE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*$", re.MULTILINE)
+_C_FAMILY = re.compile(
+    r"__global__|__device__|;\s*(?:$|\}|//|/\*)|^\s*(?:#include\b|#define\b|//|/\*)", re.MULTILINE
+)
 _SPACE = re.compile(r"\s+")
 
 
@@ -37,13 +41,19 @@ def decode_source(data: bytes) -> str:
 
 
 def _normalise_c(text: str) -> str:
-    """C-family text without comments; white space folded to one blank."""
+    """C-family text without comments; white space folded to one blank, but where a directive ends."""
     text = _C_COMMENT.sub(lambda match: match.group(1) or " ", text)
+    text = _DIRECTIVE_LINE.sub(lambda match: f"\x00{match.group().strip()}\x00", text)
     return _SPACE.sub(" ", text).strip()
 
 
+def _normalise_lines(text: str) -> str:
+    """Text of no known language: trailing blanks and blank lines out."""
+    return "\n".join(line for raw in text.split("\n") if (line := raw.rstrip()))
+
+
 def _is_python(text: str) -> bool:
-    """Whether the text parses as Python and is not a file of preprocessor lines, which Python reads as comments."""
+    """Whether the text parses as Python and is no file of preprocessor lines, which Python reads as comments."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a candidate's own SyntaxWarnings are nobody's business here
@@ -80,8 +90,9 @@ def _normalise_python(text: str) -> str:
 def normalise_source(text: str) -> str:
     """The part of a source that matters for identity.
 
-    Python (Triton, PyTorch) is compared token by token; what does not parse as Python is treated as a C-family
-    language: comments out, white space folded.
+    Python (Triton, PyTorch) is compared token by token, C-family text without comments and with white space
+    folded. What is neither (or is Python too new for this interpreter) is compared line by line: measuring twice
+    is better than one answer for two different kernels.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if _is_python(text):
@@ -89,7 +100,7 @@ def normalise_source(text: str) -> str:
             return _normalise_python(text)
         except (SyntaxError, tokenize.TokenError):
             pass  # the tokeniser is stricter than the parser in places
-    return _normalise_c(text)
+    return _normalise_c(text) if _C_FAMILY.search(text) else _normalise_lines(text)
 
 
 def source_key(text: str) -> str:

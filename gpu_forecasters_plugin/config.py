@@ -254,7 +254,8 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
         raise ConfigError(f"cannot read config {path}: {error}") from None
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        # PyYAML's own errors, and those of its number and date readers, which it lets through.
         reason = " ".join(str(error).split())
         raise ConfigError(f"config {path} is not valid YAML: {reason}") from None
     if document is None:

@@ -6,6 +6,7 @@
     ├── ConfigError            a setting is wrong; names the key and the nearest right one
     ├── HostError              the host framework lacks what the adapter needs
     ├── MissingExtraError      an optional dependency is not installed; names the extra
+    ├── ProposalError          the recorded proposer was asked about a program that it does not know
     ├── PoolFileError          a recorded task or pool file cannot be read; names the line
     ├── ForecasterError        a forecaster cannot be built or broke its contract
     ├── LedgerError            the ledger cannot be opened, written or trusted
@@ -28,6 +29,7 @@ __all__ = [
     "LedgerWriteError",
     "MissingExtraError",
     "PoolFileError",
+    "ProposalError",
     "UnknownDecisionError",
 ]
 
@@ -55,6 +57,10 @@ class MissingExtraError(GpuForecastersError, ImportError):
 
 class PoolFileError(GpuForecastersError):
     """A recorded task or pool file cannot be read."""
+
+
+class ProposalError(GpuForecastersError):
+    """A request that the recorded proposer cannot answer."""
 
 
 class ForecasterError(GpuForecastersError):

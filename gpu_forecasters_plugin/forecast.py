@@ -122,7 +122,10 @@ class Forecast:
             ValueError: a weight is negative or not finite, or all are zero.
         """
         values = [float(weight) for weight in weights]
-        total = math.fsum(values)
+        try:
+            total = math.fsum(values)
+        except (OverflowError, ValueError):  # their sum is beyond a float, or infinities of both signs
+            total = math.inf
         if not (math.isfinite(total) and total > 0 and min(values) >= 0):
             raise ValueError(f"weights must be non-negative, finite and not all zero, got {values}")
         return cls(
@@ -175,12 +178,14 @@ class Forecast:
         if not 0.0 < level < 1.0:
             raise ValueError(f"a quantile level lies in (0, 1), got {level!r}")
         edges = (bins.log2_edges[0] - 2.0, *bins.log2_edges, bins.log2_edges[-1] + 2.0)
-        cumulative = 0.0
+        cumulative, top = 0.0, edges[0]
         for probability, low, high in zip(self.probabilities, edges, edges[1:], strict=False):
-            if probability > 0 and cumulative + probability >= level:
-                return low + (high - low) * (level - cumulative) / probability
+            if probability > 0:
+                if cumulative + probability >= level:
+                    return low + (high - low) * (level - cumulative) / probability
+                top = high
             cumulative += probability
-        return edges[-1]
+        return top  # rounding has left the level just above the sum
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu_forecasters_plugin.breaker import OutageBreaker
 from gpu_forecasters_plugin.budget import Budget
@@ -89,6 +90,7 @@ class Gate:
         self.identity = identity
         self.resumed = ledger.begin_run(identity, name=run_name, config=self.config.model_dump(mode="json"))
         self._history = History(reference, ledger)
+        self._observed_revision = 0
         self._pools = ledger.pools()
 
     # -- what the host may ask ------------------------------------------------------------------------------
@@ -157,8 +159,7 @@ class Gate:
         if len({candidate.id for candidate in candidates}) != len(candidates):
             raise GateError("two candidates of one pool have the same id")
         with self._lock:
-            if self._history.refresh():
-                self._forecaster.observe(self._history.observations())
+            self._observe()
             drafts, fresh = self._settle_without_forecast(candidates)
             remaining = self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
             if remaining is not None:
@@ -172,6 +173,13 @@ class Gate:
             self._pools += 1
             self._reserved |= {d.id: d.candidate_key for d in decisions if d.measure}
             return decisions
+
+    def _observe(self) -> None:
+        """Let the forecaster learn what is new since it last did, whoever has read the ledger meanwhile."""
+        self._history.refresh()
+        if self._history.revision != self._observed_revision:
+            self._forecaster.observe(self._history.observations())
+            self._observed_revision = self._history.revision
 
     def _settle_without_forecast(
         self, candidates: Sequence[Candidate]
@@ -322,3 +330,11 @@ class Gate:
             if decision_id in self._reserved:
                 self.start(decision_id)
             return self._ledger.record_result(decision_id, measurement, provisional=provisional)
+
+    def settle(self, decision_id: int) -> bool:
+        """No further stage follows: a provisional result, if there is one, stands as it is.
+
+        Until then the source counts as being measured, and duplicates of it wait.
+        """
+        partial = self.partial_answer(decision_id)
+        return partial is not None and self.tell(decision_id, replace(partial, gpu_seconds=0.0))

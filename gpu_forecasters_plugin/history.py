@@ -21,9 +21,9 @@ class History:
     def __init__(self, reference: Candidate, ledger: Ledger) -> None:
         self._reference = reference
         self._ledger = ledger
-        self._revision = 0
+        self.revision = 0
         self._results: dict[int, Result] = {}
-        self._answers: dict[str, Measurement] = {}
+        self._answers: dict[str, Result] = {}
         self.best: Observation | None = None
 
     @property
@@ -31,21 +31,29 @@ class History:
         """Measurements that have ended, whatever their outcome."""
         return len(self._results)
 
-    def refresh(self) -> bool:
-        """Read what was written since the last time; whether there was anything."""
-        news = self._ledger.results_since(self._revision)
+    def refresh(self) -> None:
+        """Read what was written since the last time."""
+        news = self._ledger.results_since(self.revision)
         for result in news:
-            self._revision = result.revision
+            self.revision = result.revision
             self._results[result.decision_id] = result
-            if result.measurement.outcome is not Outcome.INFRASTRUCTURE and not result.provisional:
-                self._answers[result.candidate_key] = result.measurement
+            if self._answers_for_source(result):
+                self._answers[result.candidate_key] = result
         if news:
             self.best = max(self.observations(), key=lambda o: (o.speedup, o.candidate_key), default=None)
-        return bool(news)
+
+    def _answers_for_source(self, result: Result) -> bool:
+        """Whether a result says more about its source than what is known."""
+        outcome, known = result.measurement.outcome, self._answers.get(result.candidate_key)
+        if outcome is Outcome.INFRASTRUCTURE or result.provisional:
+            return False
+        # An evaluator that answers after it was given up has no say once the source was measured again.
+        return outcome is not Outcome.LATE or known is None or known.decision_id == result.decision_id
 
     def answer(self, candidate_key: str) -> Measurement | None:
         """The measurement that answers for a source."""
-        return self._answers.get(candidate_key)
+        result = self._answers.get(candidate_key)
+        return result.measurement if result is not None else None
 
     def provisional(self, decision_id: int) -> Measurement | None:
         """A result of which more may follow."""

@@ -155,7 +155,9 @@ class MetricReader:
             if name in metrics:
                 flag = metrics[name]
                 value = float(flag) if isinstance(flag, bool) else _number(flag)
-                if value is not None and value < 1.0:
+                if value is None:
+                    return Outcome.IMPLAUSIBLE, f"{name} is {flag!r}, neither true nor false"
+                if value < 1.0:
                     return Outcome.INCORRECT, message or f"{name} is {flag!r}"
         return None, ""
 
@@ -201,8 +203,9 @@ class MetricReader:
             problem = f"a speed-up of {speedup:.4g} is not plausible"
             return Measurement(Outcome.IMPLAUSIBLE, gpu_seconds=gpu_seconds, error=problem)
         time_us = value * _TO_US[kind] if kind in _TO_US else _number(metrics.get("time_us"))
-        if time_us is not None and time_us <= 0:
-            time_us = None
+        if time_us is not None and (time_us <= 0 or time_us < self.config.min_time_us):
+            problem = f"a time of {time_us!r} (time_us) is not plausible"
+            return Measurement(Outcome.IMPLAUSIBLE, gpu_seconds=gpu_seconds, error=problem)
         return Measurement(Outcome.OK, time_us=time_us, speedup=speedup, gpu_seconds=gpu_seconds, value=value)
 
 

@@ -28,7 +28,7 @@ def _connection(address: ServiceAddress) -> Connection:
         except (OSError, EOFError) as error:
             raise HostError(f"the gate service of this run is gone ({error}); start the run again") from None
         _local.connection, _local.owner = found, (os.getpid(), address.path)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _evaluate(address: ServiceAddress, function: str, program_path: str, kwargs: dict[str, Any]) -> Any:

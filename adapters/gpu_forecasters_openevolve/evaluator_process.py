@@ -110,7 +110,8 @@ class _Evaluator:
         """The function's own result; a coroutine is awaited."""
         module = self.module
         if request.function != "evaluate":
-            module = self._of_candidate.pop(request.decision_id, None) or self._execute()
+            known = request.decision_id in self._of_candidate
+            module = self._of_candidate.pop(request.decision_id) if known else self._execute()
             self._of_candidate[request.decision_id] = module
             if len(self._of_candidate) > _KEPT_MODULES:
                 self._of_candidate.popitem(last=False)

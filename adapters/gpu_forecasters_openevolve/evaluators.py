@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
 import psutil
 
@@ -81,7 +82,7 @@ class EvaluatorProcess:
         reply: protocol.CallReply = self._receive(timeout_s)
         return reply
 
-    def _receive(self, timeout_s: float) -> object:
+    def _receive(self, timeout_s: float) -> Any:
         try:
             if not self._connection.poll(timeout_s):
                 self.kill()

@@ -61,9 +61,9 @@ def guard_population(on_processed: Callable[[str], None]) -> Callable[[], None]:
         on_processed(source_key(program.code))
         return admitted
 
-    ProgramDatabase.add = add
+    ProgramDatabase.add = add  # type: ignore[method-assign]
 
     def restore() -> None:
-        ProgramDatabase.add = original
+        ProgramDatabase.add = original  # type: ignore[method-assign]
 
     return restore

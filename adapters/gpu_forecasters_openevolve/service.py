@@ -81,6 +81,8 @@ class _Session:
         self.program_path = ""
         self.evaluator: EvaluatorProcess | None = None
         self.awaiting: set[str] = set()
+        self.calling = False
+        self.unsettled: Decision | None = None
 
     def still_there(self) -> bool:
         """Whether the worker lives: it sends nothing while it waits, so readable means closed."""
@@ -166,6 +168,7 @@ class GateService:
 
         Once the budget is spent and no result is on its way any more, the run can end.
         """
+        self._settle_stopped(key)
         with self._lock:
             for session in self._sessions:
                 session.awaiting.discard(key)
@@ -177,6 +180,24 @@ class GateService:
                     return
                 self._spent_announced = True
             self._on_spent()
+
+    def _settle_stopped(self, key: str) -> None:
+        """A cascade whose program the host has dealt with has ended, at whatever stage."""
+        with self._lock:
+            idle = [session for session in self._sessions if not session.calling]
+        for session in idle:
+            if session.unsettled is not None and session.unsettled.candidate_key == key:
+                self._settle(session)
+
+    def _settle(self, session: _Session) -> None:
+        """No further stage follows: let what the last one said stand, so that it answers for duplicates."""
+        decision, session.unsettled = session.unsettled, None
+        if decision is None:
+            return
+        try:
+            self.gate.settle(decision.id)
+        except GpuForecastersError as error:
+            self._fail(error)
 
     # -- connections ----------------------------------------------------------------------------------------
 
@@ -204,6 +225,7 @@ class GateService:
         finally:
             with self._lock:
                 self._sessions.discard(session)
+            self._settle(session)
             connection.close()
             if not self._closed:
                 self.workers_lost += 1
@@ -236,6 +258,7 @@ class GateService:
         return Candidate(f"{os.getpid()}-{number}", code)
 
     def _evaluate(self, session: _Session, request: EvaluationRequest) -> EvaluationReply | None:
+        self._settle(session)
         session.decision, session.program_path, session.evaluator = None, request.program_path, None
         candidate = self._candidate(request)
         while True:
@@ -334,6 +357,7 @@ class GateService:
             answers_in(earlier.payload) if earlier is not None else {},
             self._may_continue(request.function),
         )
+        session.calling, session.unsettled = True, decision if call.provisional else None
         started = time.monotonic()
         try:
             result = evaluator.call(call, self._limits.evaluation_timeout_s)
@@ -341,6 +365,8 @@ class GateService:
             result = self._record_loss(decision, Outcome.TIMEOUT, str(error), started)
         except EvaluatorDied as error:
             result = self._record_loss(decision, Outcome.RUNTIME_ERROR, str(error), started)
+        finally:
+            session.calling = False
         return self._reply(session, request, result.measurement, decision, reply=result)
 
     def _may_continue(self, function: str) -> bool:

@@ -1400,7 +1400,7 @@ def _add_triton(pool: _Pool) -> None:
         loops = {"range": f"range({chunks})", "static": "tl.static_range(CHUNKS)"}
         add(_SEVERAL_CHUNKS, precision, choices, CHUNKS=chunks, BV=bv, WARPS=warps, LOOP=loops[loop])
     for bvs, warp_set, stage_set, precision in (
-        ("(32, 64)", "(4,)", "(1, 2)", "ieee"),
+        ("(32, 64)", "(4,)", "(1,)", "ieee"),
         ("(32, 64, 128)", "(4, 8)", "(1,)", "tf32"),
     ):
         add(_AUTOTUNED, precision, {"family": "autotuned"}, BVS=bvs, WARPSET=warp_set, STAGESET=stage_set)

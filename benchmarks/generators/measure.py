@@ -45,11 +45,27 @@ CANDIDATE_TIMEOUT_S = 30.0
 COMPILE_TIMEOUT_S = 240.0
 # An error after which the process's CUDA context cannot be trusted any more.
 FATAL = (
-    "illegal memory access", "misaligned address", "unspecified launch failure", "device-side assert",
-    "illegal instruction", "an illegal", "launch timed out", "invalid program counter", "hardware stack",
-    "cudaErrorLaunchFailure", "invalid address space",
+    "illegal memory access",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "illegal instruction",
+    "an illegal",
+    "launch timed out",
+    "invalid program counter",
+    "hardware stack",
+    "cudaErrorLaunchFailure",
+    "invalid address space",
 )
-BUILD_MARKS = ("Error building extension", "nvrtc", "NVRTC", "CompileException", "nvcc", "ninja", "No such file: nvcc")
+BUILD_MARKS = (
+    "Error building extension",
+    "nvrtc",
+    "NVRTC",
+    "CompileException",
+    "nvcc",
+    "ninja",
+    "No such file: nvcc",
+)
 
 
 def load_task(name: str) -> ModuleType:
@@ -81,7 +97,11 @@ def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower()]
     # Triton's messages begin with the position and end with the reason.
-    line = (telling[0] if telling else lines[-1] if "CompilationError" in type(error).__name__ else lines[0]) if lines else ""
+    line = (
+        (telling[0] if telling else lines[-1] if "CompilationError" in type(error).__name__ else lines[0])
+        if lines
+        else ""
+    )
     if "CompilationError" in type(error).__name__ and lines:
         line = lines[-1]
     for secret in (tempfile.gettempdir(), str(Path.cwd()), str(Path.home())):
@@ -92,7 +112,12 @@ def _first_line(error: BaseException) -> str:
 def _classify(error: BaseException, phase: str, language: str) -> str:
     """Whether an error means that the source does not compile or that it fails when it runs."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if phase == "import" or names & {"CompilationError", "PTXASError", "CompileTimeAssertionFailure", "SyntaxError"}:
+    if phase == "import" or names & {
+        "CompilationError",
+        "PTXASError",
+        "CompileTimeAssertionFailure",
+        "SyntaxError",
+    }:
         return "compile_error"
     if language == "cuda" and any(mark in str(error) for mark in BUILD_MARKS):
         return "compile_error"
@@ -167,7 +192,9 @@ def _poison(expected: tuple[Any, ...], task: ModuleType) -> None:
     for want, kind in zip(expected, types, strict=True):
         dtype = getattr(torch, kind) if kind else torch.float32
         if dtype.is_floating_point:
-            blocks += [torch.full(want.shape, float("nan"), device=want.device, dtype=dtype) for _ in range(2)]
+            blocks += [
+                torch.full(want.shape, float("nan"), device=want.device, dtype=dtype) for _ in range(2)
+            ]
     del blocks
 
 
@@ -191,7 +218,9 @@ def _measure_shape(
     del kept
 
     def timed(count: int) -> tuple[list[float], tuple[Any, ...]]:
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)
+        ]
         outputs: tuple[Any, ...] = ()
         for start, end in events:
             flush.zero_()
@@ -217,7 +246,12 @@ def _measure_shape(
         return {"wrong": "after the repeats: " + wrong}
     median = statistics.median(times)
     spread = 1.4826 * statistics.median(abs(value - median) for value in times) / median
-    return {"median_us": 1000 * median, "spread": spread, "repeats": len(times), "fastest_us": 1000 * min(times)}
+    return {
+        "median_us": 1000 * median,
+        "spread": spread,
+        "repeats": len(times),
+        "fastest_us": 1000 * min(times),
+    }
 
 
 def _measure(task: ModuleType, variant: Variant, folder: Path, run: int, flush: Any) -> dict[str, Any]:
@@ -344,7 +378,15 @@ class Child:
 
     def __init__(self, mode: str, task: str, run: int, log: Path) -> None:
         self.command = [
-            sys.executable, "-m", "benchmarks.generators.measure", "--child", mode, "--task", task, "--runs", str(run),
+            sys.executable,
+            "-m",
+            "benchmarks.generators.measure",
+            "--child",
+            mode,
+            "--task",
+            task,
+            "--runs",
+            str(run),
         ]
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
@@ -356,7 +398,11 @@ class Child:
         for attempt in range(3):
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
                 )
             self.buffer = b""
             self.starts += 1
@@ -414,7 +460,9 @@ class Child:
 def compile_all(name: str, variants: list[Variant], chosen: list[int], workers: int, out: Path) -> None:
     """Compiles the chosen sources side by side."""
     order = {"cuda": 0, "triton": 1}
-    todo = sorted((i for i in chosen if variants[i].language in order), key=lambda i: order[variants[i].language])
+    todo = sorted(
+        (i for i in chosen if variants[i].language in order), key=lambda i: order[variants[i].language]
+    )
     position = iter(todo)
     lock = threading.Lock()
     errors: Counter[str] = Counter()
@@ -440,16 +488,23 @@ def compile_all(name: str, variants: list[Variant], chosen: list[int], workers: 
     for thread in threads:
         thread.join()
     means = {language: round(statistics.mean(values), 1) for language, values in seconds.items()}
-    print(f"{name}: {len(todo)} compiled in {time.monotonic() - begun:.0f} s; mean seconds {means}", flush=True)
+    print(
+        f"{name}: {len(todo)} compiled in {time.monotonic() - begun:.0f} s; mean seconds {means}", flush=True
+    )
     print("  ", errors.most_common(4), flush=True)
 
 
 def gpu_state() -> dict[str, str]:
     """What nvidia-smi says of the device: name, driver and clocks (nothing is changed)."""
-    fields = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
+    fields = (
+        "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
+    )
     try:
         text = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True, check=True
+            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return {}
@@ -512,20 +567,25 @@ def measure(name: str, run: int, out: Path, sample: int | None, deadline: float)
                 print(json.dumps({"meta": {"half_way": gpu_state()}}), file=rows, flush=True)
     child.stop()
     print(
-        f"{name} run {run}: {dict(outcomes)} in {time.monotonic() - begun:.0f} s, {child.starts} processes", flush=True
+        f"{name} run {run}: {dict(outcomes)} in {time.monotonic() - begun:.0f} s, {child.starts} processes",
+        flush=True,
     )
 
 
 def main() -> None:
     """Parses the arguments and does what they ask for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", nargs="+", required=True)
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", "--run", nargs="*", type=int, default=[1])
     parser.add_argument("--sample", type=int, help="measure only so many, of all families")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no candidate after so long")
-    parser.add_argument("--no-compile", action="store_true", help="skip the compilation ahead of the measurements")
+    parser.add_argument(
+        "--no-compile", action="store_true", help="skip the compilation ahead of the measurements"
+    )
     parser.add_argument("--child", choices=["compile", "measure"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")

@@ -81,7 +81,9 @@ NOTES = (
     "Kernel candidate: try to reduce memory traffic.",
 )
 
-TWO_PASS = HEAD + '''
+TWO_PASS = (
+    HEAD
+    + """
 @triton.jit
 def rms_rows(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -112,30 +114,59 @@ def run(x, weight):
     rms_rows[(n_rows,)](x, weight, y, n_cols, 1e-6, BLOCK=@block@, num_warps=@warps@)
     @post@
     return y
-'''
+"""
+)
 
 
 def two_pass(
-    io: str, block: int, warps: int, acc: str, evict: bool = False, host: str | None = None, bug: str | None = None
+    io: str,
+    block: int,
+    warps: int,
+    acc: str,
+    evict: bool = False,
+    host: str | None = None,
+    bug: str | None = None,
 ) -> Variant:
     """A program per row that walks the row twice."""
     choices = {
-        "algorithm": "two_pass", "io": io, "block": block, "warps": warps, "acc": acc,
-        "evict": "hints" if evict else "none", "host": host, "bug": bug,
+        "algorithm": "two_pass",
+        "io": io,
+        "block": block,
+        "warps": warps,
+        "acc": acc,
+        "evict": "hints" if evict else "none",
+        "host": host,
+        "bug": bug,
     }
     if acc == "vector":
-        init, add, finish = "acc = tl.zeros([BLOCK], dtype=tl.float32)", "acc += v * v", "total = tl.sum(acc, axis=0)"
+        init, add, finish = (
+            "acc = tl.zeros([BLOCK], dtype=tl.float32)",
+            "acc += v * v",
+            "total = tl.sum(acc, axis=0)",
+        )
     elif acc == "scalar":
         init, add, finish = "total = 0.0", "total += tl.sum(v * v, axis=0)", ""
     else:
-        init, add, finish = "total = tl.zeros([1], dtype=tl.float32)", "total += tl.sum(v * v)", "total = tl.sum(total)"
+        init, add, finish = (
+            "total = tl.zeros([1], dtype=tl.float32)",
+            "total += tl.sum(v * v)",
+            "total = tl.sum(total)",
+        )
     pre, post = HOST.get(host or "", ("", ""))
     if io == "cast":
         pre = "\n".join(filter(None, [pre, "dtype = x.dtype\nx = x.float()\nweight = weight.float()"]))
         post = "\n".join(filter(None, ["y = y.to(dtype)", post]))
     code = fill(
-        TWO_PASS, init=init, accumulate=add, finish=finish, pre=pre, post=post, block=block, warps=warps,
-        up="" if io == "cast" else ".to(tl.float32)", value="v * inv * g",
+        TWO_PASS,
+        init=init,
+        accumulate=add,
+        finish=finish,
+        pre=pre,
+        post=post,
+        block=block,
+        warps=warps,
+        up="" if io == "cast" else ".to(tl.float32)",
+        value="v * inv * g",
         evict1=', eviction_policy="evict_last"' if evict else "",
         evict2=', eviction_policy="evict_first"' if evict else "",
     )
@@ -147,17 +178,28 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "eps_1e_3": [("1e-6", "1e-3")],
     "no_eps_mean": [("total / n_cols + eps", "total + eps"), ("ss / N + EPS", "ss + EPS")],
     "sqrt_for_rsqrt": [("1.0 / tl.sqrt(", "tl.sqrt("), ("tl.rsqrt(", "tl.sqrt(")],
-    "missing_mask": [("tl.store(y_ptr + cols, v * inv * g, mask=mask)", "tl.store(y_ptr + cols * 4096, v * inv * g)")],
+    "missing_mask": [
+        ("tl.store(y_ptr + cols, v * inv * g, mask=mask)", "tl.store(y_ptr + cols * 4096, v * inv * g)")
+    ],
     "half_row": [("range(0, n_cols, BLOCK)", "range(0, n_cols // 2, BLOCK)")],
     "off_by_one": [("mask = cols < n_cols", "mask = cols < n_cols - 1")],
     "undefined_name": [("inv = 1.0 / tl.sqrt(total / n_cols + eps)", "inv = 1.0 / tl.sqrt(variance + eps)")],
     "no_such_function": [("tl.sqrt(", "tl.sqroot("), ("tl.rsqrt(", "tl.math.inv_sqrt(")],
-    "block_not_power_of_two": [("BLOCK=256", "BLOCK=384"), ("BLOCK=512", "BLOCK=768"), ("BLOCK=1024", "BLOCK=1000")],
+    "block_not_power_of_two": [
+        ("BLOCK=256", "BLOCK=384"),
+        ("BLOCK=512", "BLOCK=768"),
+        ("BLOCK=1024", "BLOCK=1000"),
+    ],
     "weight_left_out": [("v * inv * g", "v * inv"), ("* inv[:, None] * g[None, :]", "* inv[:, None]")],
     "syntax": [("for start in range(0, n_cols, BLOCK):", "for start in range(0, n_cols, BLOCK)")],
     "runtime_block": [("BLOCK: tl.constexpr", "BLOCK")],
     "row_stride": [("row * n_cols", "row * BLOCK")],
-    "mean_not_square": [("acc += v * v", "acc += v"), ("tl.sum(v * v", "tl.sum(v"), ("tl.sum(t * t", "tl.sum(t"), ("acc += t * t", "acc += t")],
+    "mean_not_square": [
+        ("acc += v * v", "acc += v"),
+        ("tl.sum(v * v", "tl.sum(v"),
+        ("tl.sum(t * t", "tl.sum(t"),
+        ("acc += t * t", "acc += t"),
+    ],
     "no_loop_reset": [("cols = start + tl.arange(0, BLOCK)", "cols = tl.arange(0, BLOCK)")],
     "wild_pointer": [("x_ptr += row * n_cols", "x_ptr += (row + 1) * n_cols * 1048576")],
     "cpu_output": [("torch.empty_like(x)", 'torch.empty(x.shape, dtype=x.dtype, device="cpu")')],
@@ -192,7 +234,9 @@ def finish_up(choices: dict[str, object], code: str, bug: str | None, language: 
     return make_variant(choices, reskin(code, key, RENAMES, NOTES), language)
 
 
-FULL_ROW = HEAD + '''
+FULL_ROW = (
+    HEAD
+    + """
 @triton.jit
 def _rmsnorm_fwd(x_ptr, w_ptr, y_ptr, stride, n_cols, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -216,22 +260,35 @@ def run(x, weight):
     _rmsnorm_fwd[(n_rows,)](x, weight, y, x.stride(0), n_cols, 1e-6, BLOCK=BLOCK, num_warps=@warps@)
     @post@
     return y
-'''
+"""
+)
 
 
 def full_row(
-    io: str, warps: str, evict: bool = False, weight: str = "late", host: str | None = None, bug: str | None = None
+    io: str,
+    warps: str,
+    evict: bool = False,
+    weight: str = "late",
+    host: str | None = None,
+    bug: str | None = None,
 ) -> Variant:
     """A program per row that holds the row in registers."""
     choices = {
-        "algorithm": "full_row", "io": io, "warps": warps, "evict": "hints" if evict else "none", "weight": weight,
-        "host": host, "bug": bug,
+        "algorithm": "full_row",
+        "io": io,
+        "warps": warps,
+        "evict": "hints" if evict else "none",
+        "weight": weight,
+        "host": host,
+        "bug": bug,
     }
     up = "" if io == "cast" else ".to(tl.float32)"
     load = f"g = tl.load(w_ptr + cols, mask=mask, other=0.0){up}"
     pre, post = HOST.get(host or "", ("", ""))
     if io == "cast":
-        pre = "\n".join(filter(None, [pre, "orig = x.dtype\nx = x.to(torch.float32)\nweight = weight.to(torch.float32)"]))
+        pre = "\n".join(
+            filter(None, [pre, "orig = x.dtype\nx = x.to(torch.float32)\nweight = weight.to(torch.float32)"])
+        )
         post = "\n".join(filter(None, ["y = y.to(orig)", post]))
     rule = {
         "heuristic": "num_warps = 4 if BLOCK <= 1024 else (8 if BLOCK <= 4096 else 16)",
@@ -239,8 +296,14 @@ def full_row(
         "per_256": "num_warps = max(1, min(32, BLOCK // 256))",
     }.get(warps, "")
     code = fill(
-        FULL_ROW, pre=pre, post=post, up=up, warps="num_warps" if rule else warps, warp_rule=rule,
-        weight_early=load if weight == "early" else "", weight_late="" if weight == "early" else load,
+        FULL_ROW,
+        pre=pre,
+        post=post,
+        up=up,
+        warps="num_warps" if rule else warps,
+        warp_rule=rule,
+        weight_early=load if weight == "early" else "",
+        weight_late="" if weight == "early" else load,
         rsqrt="tl.rsqrt(total / n_cols + eps)" if evict else "1.0 / tl.sqrt(total / n_cols + eps)",
         value="v * inv * g" if weight != "rounded" else "(v * inv).to(tl.bfloat16) * g.to(tl.bfloat16)",
         evict1=', eviction_policy="evict_first"' if evict else "",
@@ -249,7 +312,9 @@ def full_row(
     return finish_up(choices, code, bug)
 
 
-PERSISTENT = HEAD + '''
+PERSISTENT = (
+    HEAD
+    + """
 @triton.jit
 def persistent_rms(x_ptr, w_ptr, y_ptr, n_rows, eps, N: tl.constexpr, BLOCK: tl.constexpr@stage_arg@):
     start_row = tl.program_id(0)
@@ -272,14 +337,19 @@ def run(x, weight):
     @grid@
     persistent_rms[(programs,)](x, weight, y, M, 1e-6, N=N, BLOCK=triton.next_power_of_2(N)@stage_value@, num_warps=@warps@)
     return y
-'''
+"""
+)
 
 
 def persistent(waves: str, warps: int, hoist: bool, stages: int = 0, bug: str | None = None) -> Variant:
     """A fixed number of programs that stride over the rows."""
     choices = {
-        "algorithm": "persistent", "waves": waves, "warps": warps, "weight": "hoisted" if hoist else "inside",
-        "stages": stages or "none", "bug": bug,
+        "algorithm": "persistent",
+        "waves": waves,
+        "warps": warps,
+        "weight": "hoisted" if hoist else "inside",
+        "stages": stages or "none",
+        "bug": bug,
     }
     load = "gamma = tl.load(w_ptr + cols, mask=ok, other=0.0).to(tl.float32)"
     if waves == "fixed_64":
@@ -290,14 +360,23 @@ def persistent(waves: str, warps: int, hoist: bool, stages: int = 0, bug: str | 
             f"programs = min(M, sms * {waves})"
         )
     code = fill(
-        PERSISTENT, hoisted=load if hoist else "", inside="" if hoist else load, grid=grid, warps=warps,
-        loop="tl.range(start_row, n_rows, step, num_stages=STAGES)" if stages else "range(start_row, n_rows, step)",
-        stage_arg=", STAGES: tl.constexpr" if stages else "", stage_value=f", STAGES={stages}" if stages else "",
+        PERSISTENT,
+        hoisted=load if hoist else "",
+        inside="" if hoist else load,
+        grid=grid,
+        warps=warps,
+        loop="tl.range(start_row, n_rows, step, num_stages=STAGES)"
+        if stages
+        else "range(start_row, n_rows, step)",
+        stage_arg=", STAGES: tl.constexpr" if stages else "",
+        stage_value=f", STAGES={stages}" if stages else "",
     )
     return finish_up(choices, code, bug)
 
 
-TWO_KERNELS = HEAD + '''
+TWO_KERNELS = (
+    HEAD
+    + '''
 @triton.jit
 def stats_kernel(X, RSTD, n_cols, BLOCK: tl.constexpr):
     """Computes 1/rms for one row."""
@@ -322,6 +401,7 @@ def run(x, weight):
     @launch@
     return out
 '''
+)
 
 APPLY = {
     "flat": (
@@ -367,7 +447,11 @@ APPLY = {
 def two_kernels(apply: str, stats_block: int, block: int, warps: int, bug: str | None = None) -> Variant:
     """One launch for the row statistics, one to apply them."""
     choices = {
-        "algorithm": "two_kernels", "apply": apply, "stats_block": stats_block, "block": block, "warps": warps,
+        "algorithm": "two_kernels",
+        "apply": apply,
+        "stats_block": stats_block,
+        "block": block,
+        "warps": warps,
         "bug": bug,
     }
     if apply == "torch":
@@ -377,12 +461,18 @@ def two_kernels(apply: str, stats_block: int, block: int, warps: int, bug: str |
     else:
         kernel, launch = APPLY[apply]
         code = fill(
-            TWO_KERNELS, apply=kernel, launch=launch.format(b=block, w=warps), stats_block=stats_block, warps=warps
+            TWO_KERNELS,
+            apply=kernel,
+            launch=launch.format(b=block, w=warps),
+            stats_block=stats_block,
+            warps=warps,
         )
     return finish_up(choices, code, bug)
 
 
-SPLIT_ATOMIC = HEAD + '''
+SPLIT_ATOMIC = (
+    HEAD
+    + """
 @triton.jit
 def partial_sums(x, sums, n_cols, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -419,9 +509,12 @@ def run(x, weight):
     partial_sums[grid](x, sums, n_cols, CHUNK=chunk, BLOCK=@block@, num_warps=@warps@)
     scale_rows[grid](x, weight, sums, y, n_cols, CHUNK=chunk, BLOCK=@block@, num_warps=@warps@)
     return y
-'''
+"""
+)
 
-SPLIT_REDUCE = HEAD + '''
+SPLIT_REDUCE = (
+    HEAD
+    + """
 @triton.jit
 def block_squares(src, partials, n_cols, n_parts, BLOCK: tl.constexpr):
     r, c = tl.program_id(1), tl.program_id(0)
@@ -453,20 +546,27 @@ def run(x, weight):
         PARTS=triton.next_power_of_2(parts), BLOCK=@block@, num_warps=@warps@,
     )
     return result
-'''
+"""
+)
 
 
 def split_row(how: str, splits: int, block: int, warps: int, bug: str | None = None) -> Variant:
     """Several programs share a row; their sums meet by atomics or in a buffer."""
     choices = {
-        "algorithm": "split_row", "combine": how, "splits": splits if how == "atomic" else None, "block": block,
-        "warps": warps, "bug": bug,
+        "algorithm": "split_row",
+        "combine": how,
+        "splits": splits if how == "atomic" else None,
+        "block": block,
+        "warps": warps,
+        "bug": bug,
     }
     template = SPLIT_ATOMIC if how == "atomic" else SPLIT_REDUCE
     return finish_up(choices, fill(template, splits=splits, block=block, warps=warps), bug)
 
 
-TILE_LOOP = HEAD + '''
+TILE_LOOP = (
+    HEAD
+    + """
 @triton.jit
 def tile_kernel(
     x_ptr, w_ptr, y_ptr,
@@ -500,9 +600,12 @@ def run(x, weight):
         x, weight, y, n_rows, n_cols, 1e-6, ROWS=@rows@, BLOCK=@block@, num_warps=@warps@, num_stages=@stages@
     )
     return y
-'''
+"""
+)
 
-TILE_FULL = HEAD + '''
+TILE_FULL = (
+    HEAD
+    + """
 @triton.jit
 def rows_kernel(x_ptr, w_ptr, y_ptr, n_rows, N: tl.constexpr, R: tl.constexpr):
     r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
@@ -521,7 +624,8 @@ def run(x, weight):
     @rows_rule@
     rows_kernel[(triton.cdiv(n_rows, R),)](x, weight, y, n_rows, N=n_cols, R=R, num_warps=@warps@)
     return y
-'''
+"""
+)
 
 
 def tile(
@@ -529,13 +633,25 @@ def tile(
 ) -> Variant:
     """Two-dimensional tiles: several rows per program, columns in a loop."""
     choices = {
-        "algorithm": "tile", "rows": rows, "block": block, "warps": warps, "acc": acc, "stages": stages, "bug": bug,
+        "algorithm": "tile",
+        "rows": rows,
+        "block": block,
+        "warps": warps,
+        "acc": acc,
+        "stages": stages,
+        "bug": bug,
     }
     if acc == "row_sums":
         init, add, total = "acc = tl.zeros([ROWS], dtype=tl.float32)", "acc += tl.sum(t * t, axis=1)", "acc"
     else:
-        init, add, total = "acc = tl.zeros([ROWS, BLOCK], dtype=tl.float32)", "acc += t * t", "tl.sum(acc, axis=1)"
-    code = fill(TILE_LOOP, rows=rows, block=block, warps=warps, stages=stages, init=init, accumulate=add, total=total)
+        init, add, total = (
+            "acc = tl.zeros([ROWS, BLOCK], dtype=tl.float32)",
+            "acc += t * t",
+            "tl.sum(acc, axis=1)",
+        )
+    code = fill(
+        TILE_LOOP, rows=rows, block=block, warps=warps, stages=stages, init=init, accumulate=add, total=total
+    )
     return finish_up(choices, code, bug)
 
 
@@ -546,7 +662,9 @@ def tile_full(rows: str, warps: int, bug: str | None = None) -> Variant:
     return finish_up(choices, fill(TILE_FULL, rows_rule=rule, warps=warps), bug)
 
 
-BLOCK_POINTER = HEAD + '''
+BLOCK_POINTER = (
+    HEAD
+    + """
 @triton.jit
 def rmsnorm_bp(x, w, y, M, N, eps, BN: tl.constexpr, SINGLE: tl.constexpr):
     pid = tl.program_id(0)
@@ -581,20 +699,21 @@ def run(x, weight):
     y = torch.empty_like(x)
     rmsnorm_bp[(M,)](x, weight, y, M, N, 1e-6, BN=@bn@, SINGLE=@single@, num_warps=@warps@)
     return y
-'''
+"""
+)
 
 
 def block_pointer(block: str, warps: int, bug: str | None = None) -> Variant:
     """Block pointers, over the whole row or in a loop."""
     choices = {"algorithm": "block_pointer", "block": block, "warps": warps, "bug": bug}
     whole = block == "row"
-    code = fill(
-        BLOCK_POINTER, bn="triton.next_power_of_2(N)" if whole else block, single=whole, warps=warps
-    )
+    code = fill(BLOCK_POINTER, bn="triton.next_power_of_2(N)" if whole else block, single=whole, warps=warps)
     return finish_up(choices, code, bug)
 
 
-AUTOTUNED = HEAD + '''
+AUTOTUNED = (
+    HEAD
+    + """
 @triton.autotune(
     configs=[
         @configs@
@@ -622,16 +741,19 @@ def run(x, weight):
     y = torch.empty_like(x)
     tuned_rms[(x.shape[0],)](x, weight, y, x.shape[1], 1e-6)
     return y
-'''
+"""
+)
 
 
 def autotuned(name: str, configs: list[tuple[int, int]], bug: str | None = None) -> Variant:
     """The two-pass kernel with a list of configurations to choose from."""
     lines = "\n".join(f'triton.Config({{"BLOCK": {block}}}, num_warps={warps}),' for block, warps in configs)
-    return finish_up({"algorithm": "autotuned", "configs": name, "bug": bug}, fill(AUTOTUNED, configs=lines), bug)
+    return finish_up(
+        {"algorithm": "autotuned", "configs": name, "bug": bug}, fill(AUTOTUNED, configs=lines), bug
+    )
 
 
-CHUNKED = '''
+CHUNKED = """
 import torch
 @imports@
 
@@ -647,78 +769,113 @@ def run(x, weight):
         part = x[lo : lo + step]
         @body@
     return out
-'''
+"""
 
 TORCH: dict[str, tuple[str, str]] = {
-    "chain": ("", """
+    "chain": (
+        "",
+        """
 def run(x, weight):
     wide = x.float()
     var = wide.pow(2).mean(-1, keepdim=True)
     wide = wide * torch.rsqrt(var + 1e-6)
     return (weight.float() * wide).to(x.dtype)
-"""),
-    "chain_bf16_mul": ("", """
+""",
+    ),
+    "chain_bf16_mul": (
+        "",
+        """
 def run(hidden_states, weight):
     input_dtype = hidden_states.dtype
     hidden_states = hidden_states.to(torch.float32)
     variance = hidden_states.pow(2).mean(-1, keepdim=True)
     hidden_states = hidden_states * torch.rsqrt(variance + 1e-6)
     return weight * hidden_states.to(input_dtype)
-"""),
-    "functional": ("import torch.nn.functional as F\n", """
+""",
+    ),
+    "functional": (
+        "import torch.nn.functional as F\n",
+        """
 def run(x, weight):
     return F.rms_norm(x, (x.shape[-1],), weight, eps=1e-6)
-"""),
-    "functional_float": ("import torch.nn.functional as F\n", """
+""",
+    ),
+    "functional_float": (
+        "import torch.nn.functional as F\n",
+        """
 def run(x, weight):
     y = F.rms_norm(x.float(), (x.size(-1),), weight.float(), eps=1e-6)
     return y.bfloat16()
-"""),
-    "functional_no_weight": ("import torch.nn.functional as F\n", """
+""",
+    ),
+    "functional_no_weight": (
+        "import torch.nn.functional as F\n",
+        """
 def run(x, weight):
     return F.rms_norm(x, x.shape[-1:], eps=1e-6) * weight
-"""),
-    "vector_norm": ("", """
+""",
+    ),
+    "vector_norm": (
+        "",
+        """
 def run(x, weight):
     # ||x||_2^2 / n is the mean square
     n = x.shape[1]
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     rms = torch.sqrt(norm * norm / n + 1e-6)
     return (x / rms * weight).to(x.dtype)
-"""),
-    "vector_norm_bf16": ("", """
+""",
+    ),
+    "vector_norm_bf16": (
+        "",
+        """
 def run(x, weight):
     n = x.shape[1]
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     inv = torch.rsqrt(norm.square() / n + 1e-6).to(x.dtype)
     return x * inv * weight
-"""),
-    "einsum": ("", """
+""",
+    ),
+    "einsum": (
+        "",
+        """
 def run(x, weight):
     xf = x.float()
     ms = torch.einsum("ij,ij->i", xf, xf) / xf.shape[1]
     return torch.einsum("ij,i,j->ij", xf, torch.rsqrt(ms + 1e-6), weight.float()).to(torch.bfloat16)
-"""),
-    "bmm": ("", """
+""",
+    ),
+    "bmm": (
+        "",
+        """
 def run(x, weight):
     m, n = x.shape
     ss = torch.bmm(x.view(m, 1, n).float(), x.view(m, n, 1).float()).view(m, 1)
     return (x.float() * torch.rsqrt(ss / n + 1e-6) * weight.float()).to(x.dtype)
-"""),
-    "double": ("", """
+""",
+    ),
+    "double": (
+        "",
+        """
 def run(x, weight):
     d = x.double()
     r = (d * d).mean(dim=-1, keepdim=True).add(1e-6).rsqrt()
     return (d * r * weight.double()).to(torch.bfloat16)
-"""),
-    "in_place": ("", """
+""",
+    ),
+    "in_place": (
+        "",
+        """
 def run(x, weight):
     buf = x.float()
     r = buf.square().mean(-1, keepdim=True).add_(1e-6).rsqrt_()
     buf.mul_(r).mul_(weight.float())
     return buf.to(x.dtype)
-"""),
-    "module": ("from torch import nn\n", """
+""",
+    ),
+    "module": (
+        "from torch import nn\n",
+        """
 class RMSNorm(nn.Module):
     def __init__(self, weight, eps=1e-6):
         super().__init__()
@@ -734,15 +891,21 @@ class RMSNorm(nn.Module):
 
 def run(x, weight):
     return RMSNorm(weight)(x)
-"""),
-    "diag_matmul": ("", """
+""",
+    ),
+    "diag_matmul": (
+        "",
+        """
 def run(x, weight):
     # weight as a diagonal matrix, so that tensor cores do the scaling
     xf = x.float()
     r = torch.rsqrt(xf.square().mean(-1, keepdim=True) + 1e-6)
     return ((xf * r).to(torch.bfloat16) @ torch.diag(weight))
-"""),
-    "expand": ("", """
+""",
+    ),
+    "expand": (
+        "",
+        """
 def run(x, weight):
     rows, cols = x.shape
     xf = x.to(torch.float32)
@@ -751,14 +914,20 @@ def run(x, weight):
     denom = torch.sqrt(mean + 1e-6)
     full_weight = weight.to(torch.float32).unsqueeze(0).repeat(rows, 1)
     return torch.div(xf, denom).mul(full_weight).to(torch.bfloat16)
-"""),
-    "transposed": ("", """
+""",
+    ),
+    "transposed": (
+        "",
+        """
 def run(x, weight):
     t = x.t().contiguous().float()
     inv = torch.rsqrt(t.square().mean(0, keepdim=True) + 1e-6)
     return (t * inv * weight.float()[:, None]).to(x.dtype).t().contiguous()
-"""),
-    "jit_script": ("", """
+""",
+    ),
+    "jit_script": (
+        "",
+        """
 @torch.jit.script
 def _rms(x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
     h = x.float()
@@ -768,16 +937,22 @@ def _rms(x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
 
 def run(x, weight):
     return _rms(x, weight, 1e-6)
-"""),
-    "matvec_sum": ("", """
+""",
+    ),
+    "matvec_sum": (
+        "",
+        """
 def run(x, weight):
     n = x.shape[1]
     ones = torch.full((n, 1), 1.0 / n, device=x.device)
     xf = x.float()
     ms = (xf * xf) @ ones
     return (xf * (ms + 1e-6).rsqrt() * weight).to(x.dtype)
-"""),
-    "two_halves": ("", """
+""",
+    ),
+    "two_halves": (
+        "",
+        """
 def run(x, weight):
     left, right = x.chunk(2, dim=1)
     a, b = left.float(), right.float()
@@ -785,8 +960,11 @@ def run(x, weight):
     inv = torch.rsqrt(ms + 1e-6)
     wa, wb = weight.float().chunk(2)
     return torch.cat([a * inv * wa, b * inv * wb], dim=1).to(x.dtype)
-"""),
-    "streams": ("", """
+""",
+    ),
+    "streams": (
+        "",
+        """
 def run(x, weight):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -796,8 +974,11 @@ def run(x, weight):
     inv = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
     torch.cuda.current_stream().wait_stream(side)
     return (h * inv * wide_weight).to(x.dtype)
-"""),
-    "blocked": ("", """
+""",
+    ),
+    "blocked": (
+        "",
+        """
 def run(x, weight):
     rows, cols = x.shape
     step = 256
@@ -810,25 +991,40 @@ def run(x, weight):
     for c in range(0, cols, step):
         y[:, c : c + step] = x[:, c : c + step].float() * inv * weight[c : c + step].float()
     return y
-"""),
-    "gram_diagonal": ("", """
+""",
+    ),
+    "gram_diagonal": (
+        "",
+        """
 def run(x, weight):
     # the diagonal of x x^T, in blocks of 512 rows, holds the sums of squares
     xf = x.float()
     ss = torch.cat([torch.diagonal(b @ b.t()) for b in xf.split(512)])
     return (xf * torch.rsqrt(ss / x.shape[1] + 1e-6)[:, None] * weight.float()).to(x.dtype)
-"""),
-    "host_rsqrt": ("", """
+""",
+    ),
+    "host_rsqrt": (
+        "",
+        """
 def run(x, weight):
     ms = x.float().pow(2).mean(-1, keepdim=True)
     inv = torch.rsqrt(ms.cpu() + 1e-6).to(x.device)   # the row factors are tiny
     return (x * inv * weight).to(x.dtype)
-"""),
+""",
+    ),
 }
 
 CHUNK_BODIES: dict[str, tuple[str, str, str]] = {
-    "torch": ("", "", "f = part.float()\nr = torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + EPS)\nout[lo : lo + step] = (f * r * weight).to(x.dtype)"),
-    "functional": ("", "", "out[lo : lo + step] = torch.nn.functional.rms_norm(part, (x.shape[1],), weight, EPS)"),
+    "torch": (
+        "",
+        "",
+        "f = part.float()\nr = torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + EPS)\nout[lo : lo + step] = (f * r * weight).to(x.dtype)",
+    ),
+    "functional": (
+        "",
+        "",
+        "out[lo : lo + step] = torch.nn.functional.rms_norm(part, (x.shape[1],), weight, EPS)",
+    ),
     "triton": (
         "import triton\nimport triton.language as tl",
         """
@@ -872,7 +1068,8 @@ def chunked(body: str, chunk: int) -> Variant:
 
 SLOW = {
     # A thread-poor, column-strided and otherwise unlucky set of kernels.
-    "one_column_tiles": HEAD + '''
+    "one_column_tiles": HEAD
+    + """
 @triton.jit
 def strided(x, w, y, M, N, R: tl.constexpr):
     # lanes run over rows, so neighbouring lanes are a whole row apart in memory
@@ -893,8 +1090,9 @@ def run(x, weight):
     M, N = x.shape
     strided[(triton.cdiv(M, @p@),)](x, weight, y, M, N, R=@p@, num_warps=@warps@)
     return y
-''',
-    "narrow_blocks": HEAD + '''
+""",
+    "narrow_blocks": HEAD
+    + """
 @triton.jit
 def narrow(x, w, y, N, eps, B: tl.constexpr):
     r = tl.program_id(0)
@@ -914,8 +1112,9 @@ def run(x, weight):
     y = torch.empty_like(x)
     narrow[(x.shape[0],)](x, weight, y, x.shape[1], 1e-6, B=@p@, num_warps=@warps@)
     return y
-''',
-    "square_buffer": HEAD + '''
+""",
+    "square_buffer": HEAD
+    + """
 @triton.jit
 def square(x, s, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
@@ -941,8 +1140,9 @@ def run(x, weight):
     y = torch.empty_like(x)
     scale[grid](x, means, weight, y, n, x.shape[1], B=@p@, num_warps=@warps@)
     return y
-''',
-    "recompute_per_block": HEAD + '''
+""",
+    "recompute_per_block": HEAD
+    + """
 @triton.jit
 def redo(x_ptr, w_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     # each block of a row works out the sum of the whole row for itself
@@ -965,7 +1165,7 @@ def run(x, weight):
     m, n = x.shape
     redo[(m, triton.cdiv(n, @p@))](x, weight, y, n, BLOCK=@p@, num_warps=@warps@)
     return y
-''',
+""",
 }
 
 
@@ -982,39 +1182,66 @@ def generate() -> list[Variant]:
     """Returns the pool, in a fixed order."""
     pool: list[Variant] = []
     # The seed's family: complete where a search starts.
-    pool += [two_pass("cast", b, w, a) for b, w, a in product((128, 256, 1024), (1, 4, 8), ("scalar", "vector"))]
-    pool += [two_pass("native", b, w, a) for b, w, a in product((256, 1024, 2048), (4, 8), ("scalar", "vector"))]
+    pool += [
+        two_pass("cast", b, w, a) for b, w, a in product((128, 256, 1024), (1, 4, 8), ("scalar", "vector"))
+    ]
+    pool += [
+        two_pass("native", b, w, a) for b, w, a in product((256, 1024, 2048), (4, 8), ("scalar", "vector"))
+    ]
     pool += [two_pass("native", 256, 1, "vector"), two_pass("native", 4096, 8, "vector")]
     pool += [two_pass("native", 1024, 4, a) for a in ("tensor_of_one",)]
     pool += [two_pass(io, 1024, w, "vector", evict=True) for io, w in product(("native", "cast"), (4, 8))]
     pool += [two_pass("cast", 256, 4, "scalar", host=h) for h in ("clone_in", "sync", "nan_check")]
-    pool += [two_pass("native", 1024, 4, "vector", host=h) for h in ("clone_in", "sync", "item", "roundtrip", "clone_out")]
+    pool += [
+        two_pass("native", 1024, 4, "vector", host=h)
+        for h in ("clone_in", "sync", "item", "roundtrip", "clone_out")
+    ]
     pool += [full_row("native", w) for w in ("1", "4", "8", "16", "32", "heuristic", "per_1024", "per_256")]
     pool += [full_row("cast", w) for w in ("4", "8", "16", "heuristic")]
     pool += [full_row("native", w, evict=True) for w in ("4", "8", "16", "heuristic")]
     pool += [full_row("native", w, weight="early") for w in ("4", "8", "heuristic")]
     pool += [full_row("native", w, evict=True, weight="early") for w in ("8", "heuristic")]
     pool += [full_row("native", w, weight="rounded") for w in ("8", "heuristic")]
-    pool += [full_row("native", "8", host=h) for h in ("clone_in", "sync", "nan_check", "item", "clone_out", "fill_out")]
+    pool += [
+        full_row("native", "8", host=h)
+        for h in ("clone_in", "sync", "nan_check", "item", "clone_out", "fill_out")
+    ]
     pool += [persistent(v, w, h) for v, w, h in product(("1", "4"), (4, 8), (True, False))]
     pool += [persistent("2", 16, True), persistent("8", 8, True), persistent("8", 4, True)]
     pool += [persistent("fixed_64", 8, h) for h in (True, False)]
-    pool += [persistent("2", 8, True), *(persistent(v, 8, True, stages=s) for v, s in product(("1", "2"), (2, 3)))]
+    pool += [
+        persistent("2", 8, True),
+        *(persistent(v, 8, True, stages=s) for v, s in product(("1", "2"), (2, 3))),
+    ]
     pool += [two_kernels(a, s, b, 4) for a, s, b in product(("flat", "grid2d"), (512, 1024), (256, 1024))]
-    pool += [two_kernels("grid2d", 1024, 1024, 8), two_kernels("flat", 1024, 4096, 8), two_kernels("flat", 1024, 1024, 8)]
+    pool += [
+        two_kernels("grid2d", 1024, 1024, 8),
+        two_kernels("flat", 1024, 4096, 8),
+        two_kernels("flat", 1024, 1024, 8),
+    ]
     pool += [two_kernels("transposed_grid", s, b, 4) for s, b in product((512, 1024), (512, 1024))]
     pool += [two_kernels("torch", s, 1024, w) for s, w in ((512, 4), (1024, 4), (1024, 8))]
     pool += [split_row("atomic", s, b, w) for s, b, w in product((2, 4), (256, 512), (2, 4))]
     pool += [split_row("buffer", 0, b, w) for b, w in product((256, 512, 1024), (2, 4))]
     pool += [tile(r, b, w) for r, b, w in product((2, 4, 8), (128, 512), (4, 8))]
     pool += [tile(r, b, 4, acc="tile") for r, b in product((2, 4), (512, 1024))]
-    pool += [tile(16, 64, 4), tile(16, 64, 2), tile(16, 128, 4), tile(4, 512, 4, stages=4), tile(4, 512, 4, stages=1)]
+    pool += [
+        tile(16, 64, 4),
+        tile(16, 64, 2),
+        tile(16, 128, 4),
+        tile(4, 512, 4, stages=4),
+        tile(4, 512, 4, stages=1),
+    ]
     pool += [tile_full(r, w) for r, w in product(("2", "4"), (4, 8, 16))]
     pool += [tile_full("adaptive", w) for w in (4, 8, 16)]
     pool += [block_pointer(b, w) for b, w in product(("row", "512", "2048"), (4, 8))]
     small = [(128, 1), (256, 1), (256, 2)]
     usual = [(512, 4), (1024, 4), (1024, 8), (2048, 8)]
-    pool += [autotuned("small", small), autotuned("usual", usual), autotuned("wide", [*usual[2:], (4096, 8), (8192, 16)])]
+    pool += [
+        autotuned("small", small),
+        autotuned("usual", usual),
+        autotuned("wide", [*usual[2:], (4096, 8), (8192, 16)]),
+    ]
     pool += [torch_source(name) for name in TORCH]
     pool += [chunked(b, c) for b, c in product(("torch", "triton"), (256, 1024, 4096))]
     pool += [chunked("functional", c) for c in (64, 512, 2048)]
@@ -1030,24 +1257,46 @@ def generate() -> list[Variant]:
     ]
     pool += [
         two_pass("native", 1024, 4, "vector", bug=b)
-        for b in ("missing_mask", "no_eps_mean", "runtime_block", "mean_not_square", "bf16_accumulate", "wild_pointer")
+        for b in (
+            "missing_mask",
+            "no_eps_mean",
+            "runtime_block",
+            "mean_not_square",
+            "bf16_accumulate",
+            "wild_pointer",
+        )
     ]
-    pool += [two_pass("native", 256, 4, "scalar", bug=b) for b in ("no_loop_reset", "row_stride", "wrong_argument")]
+    pool += [
+        two_pass("native", 256, 4, "scalar", bug=b) for b in ("no_loop_reset", "row_stride", "wrong_argument")
+    ]
     pool += [
         full_row("native", "8", bug=b)
-        for b in ("sqrt_for_rsqrt", "off_by_one", "missing_constexpr_range", "weight_left_out", "cpu_output", "too_many_warps")
+        for b in (
+            "sqrt_for_rsqrt",
+            "off_by_one",
+            "missing_constexpr_range",
+            "weight_left_out",
+            "cpu_output",
+            "too_many_warps",
+        )
     ]
     pool += [full_row("native", "heuristic", bug="no_import"), full_row("native", "4", bug="bad_method")]
     pool += [full_row("cast", "8", bug="no_such_function")]
-    pool += [persistent("2", 8, True, bug="sqrt_for_rsqrt"), persistent("1", 8, True, stages=2, bug="no_import")]
+    pool += [
+        persistent("2", 8, True, bug="sqrt_for_rsqrt"),
+        persistent("1", 8, True, stages=2, bug="no_import"),
+    ]
     pool += [split_row("atomic", 4, 512, 4, bug=b) for b in ("no_contribution", "stale_sum")]
     pool += [split_row("buffer", 0, 512, 4, bug="fp16_overflow")]
     pool += [tile(4, 512, 4, bug=b) for b in ("wrong_axis", "weight_left_out")]
     pool += [tile_full("2", 8, bug="wrong_axis"), two_kernels("grid2d", 1024, 1024, 4, bug="mean_not_square")]
     pool += [
-        torch_source("chain", bug="wrong_axis"), torch_source("chain", bug="no_keepdim"),
-        torch_source("functional", bug="no_import"), torch_source("in_place", bug="bad_method"),
-        torch_source("chain_bf16_mul", bug="eps_1e_3"), torch_source("einsum", bug="fp16_overflow"),
+        torch_source("chain", bug="wrong_axis"),
+        torch_source("chain", bug="no_keepdim"),
+        torch_source("functional", bug="no_import"),
+        torch_source("in_place", bug="bad_method"),
+        torch_source("chain_bf16_mul", bug="eps_1e_3"),
+        torch_source("einsum", bug="fp16_overflow"),
     ]
     return pool
 
@@ -1058,17 +1307,30 @@ def extra_edges() -> list[tuple[Key, Key]]:
     usual = two_pass("native", 1024, 4, "vector")
     row = full_row("native", "8")
     pairs = [
-        (seed, torch_source("chain")), (seed, slow("narrow_blocks", 128, 4)), (seed, two_pass("cast", 1024, 4, "scalar")),
-        (usual, two_kernels("grid2d", 1024, 1024, 4)), (usual, autotuned("usual", [(512, 4), (1024, 4), (1024, 8), (2048, 8)])),
-        (two_pass("native", 1024, 8, "vector"), row), (two_pass("cast", 1024, 8, "vector"), full_row("cast", "8")),
-        (two_pass("native", 256, 4, "vector"), tile(2, 512, 4)), (usual, block_pointer("2048", 4)),
-        (row, persistent("1", 8, False)), (row, persistent("4", 8, False)), (row, block_pointer("row", 8)),
-        (row, chunked("triton", 4096)), (row, tile_full("2", 8)), (row, slow("recompute_per_block", 1024, 8)),
-        (tile(4, 512, 4), tile_full("4", 4)), (two_kernels("grid2d", 512, 256, 4), split_row("buffer", 0, 256, 4)),
+        (seed, torch_source("chain")),
+        (seed, slow("narrow_blocks", 128, 4)),
+        (seed, two_pass("cast", 1024, 4, "scalar")),
+        (usual, two_kernels("grid2d", 1024, 1024, 4)),
+        (usual, autotuned("usual", [(512, 4), (1024, 4), (1024, 8), (2048, 8)])),
+        (two_pass("native", 1024, 8, "vector"), row),
+        (two_pass("cast", 1024, 8, "vector"), full_row("cast", "8")),
+        (two_pass("native", 256, 4, "vector"), tile(2, 512, 4)),
+        (usual, block_pointer("2048", 4)),
+        (row, persistent("1", 8, False)),
+        (row, persistent("4", 8, False)),
+        (row, block_pointer("row", 8)),
+        (row, chunked("triton", 4096)),
+        (row, tile_full("2", 8)),
+        (row, slow("recompute_per_block", 1024, 8)),
+        (tile(4, 512, 4), tile_full("4", 4)),
+        (two_kernels("grid2d", 512, 256, 4), split_row("buffer", 0, 256, 4)),
         (two_kernels("grid2d", 512, 1024, 4), split_row("atomic", 4, 512, 4)),
         (two_kernels("flat", 1024, 1024, 4), slow("square_buffer", 1024, 4)),
-        (two_kernels("torch", 1024, 1024, 4), torch_source("in_place")), (torch_source("chain"), chunked("torch", 4096)),
-        (torch_source("functional"), chunked("functional", 2048)), (torch_source("chain"), slow("square_buffer", 256, 4)),
-        (slow("narrow_blocks", 64, 2), slow("one_column_tiles", 32, 1)), (tile(16, 64, 2), slow("one_column_tiles", 128, 4)),
+        (two_kernels("torch", 1024, 1024, 4), torch_source("in_place")),
+        (torch_source("chain"), chunked("torch", 4096)),
+        (torch_source("functional"), chunked("functional", 2048)),
+        (torch_source("chain"), slow("square_buffer", 256, 4)),
+        (slow("narrow_blocks", 64, 2), slow("one_column_tiles", 32, 1)),
+        (tile(16, 64, 2), slow("one_column_tiles", 128, 4)),
     ]
     return [(a.key, b.key) for a, b in pairs]

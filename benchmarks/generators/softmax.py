@@ -83,23 +83,43 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "mask_zero": [('other=-float("inf")', "other=-1e4 + 1e6")],
     "wrong_axis": [("axis=1", "axis=0"), ("dim=-1", "dim=0"), ("dim=1", "dim=0")],
     "no_rescale": [("denom = denom * tl.exp(peak - new) +", "denom = denom +")],
-    "no_mask_store": [("tl.store(y_ptr + cols, tl.exp(v - peak) / denom, mask=mask)",
-                       "tl.store(y_ptr + cols * 2048, tl.exp(v - peak) / denom)")],
+    "no_mask_store": [
+        (
+            "tl.store(y_ptr + cols, tl.exp(v - peak) / denom, mask=mask)",
+            "tl.store(y_ptr + cols * 2048, tl.exp(v - peak) / denom)",
+        )
+    ],
     "off_by_one": [("mask = cols < n_cols", "mask = cols < n_cols - 1")],
     "half_row": [("range(0, n_cols, BLOCK)", "range(0, n_cols // 2, BLOCK)")],
-    "undefined_name": [("denom += tl.sum(e, axis=0)", "denom += tl.sum(ex_vals, axis=0)"), ("/ denom", "/ norm")],
+    "undefined_name": [
+        ("denom += tl.sum(e, axis=0)", "denom += tl.sum(ex_vals, axis=0)"),
+        ("/ denom", "/ norm"),
+    ],
     "no_such_function": [("tl.exp(", "tl.expf("), ("tl.max(", "tl.amax(")],
     "syntax": [("row = tl.program_id(0)", "row = tl.program_id(0")],
-    "block_not_power_of_two": [("BLOCK=256", "BLOCK=300"), ("BLOCK=1024", "BLOCK=1536"), ("BLOCK=512", "BLOCK=640")],
+    "block_not_power_of_two": [
+        ("BLOCK=256", "BLOCK=300"),
+        ("BLOCK=1024", "BLOCK=1536"),
+        ("BLOCK=512", "BLOCK=640"),
+    ],
     "runtime_block": [("BLOCK: tl.constexpr", "BLOCK")],
     "row_stride": [("row * n_cols", "row * BLOCK")],
-    "fp16": [("tl.zeros([BLOCK], dtype=tl.float32)", "tl.zeros([BLOCK], dtype=tl.float16)"),
-             ("torch.softmax(x,", "torch.softmax(x.half(),"), (" = x - ", " = x.half() - ")],
-    "wild_pointer": [("x_ptr += row * n_cols", "x_ptr += (row * n_cols).to(tl.int64) * 65536 + 1099511627776")],
+    "fp16": [
+        ("tl.zeros([BLOCK], dtype=tl.float32)", "tl.zeros([BLOCK], dtype=tl.float16)"),
+        ("torch.softmax(x,", "torch.softmax(x.half(),"),
+        (" = x - ", " = x.half() - "),
+    ],
+    "wild_pointer": [
+        ("x_ptr += row * n_cols", "x_ptr += (row * n_cols).to(tl.int64) * 65536 + 1099511627776")
+    ],
     "cpu_output": [("torch.empty_like(x)", "torch.empty(x.shape)")],
     "wrong_shape": [("return y", "return y.sum(dim=1)")],
-    "long_loop": [("for start in range(0, n_cols, BLOCK):\n        cols = start + tl.arange(0, BLOCK)",
-                   "for start in range(0, n_cols * 20000, BLOCK):\n        cols = start % n_cols + tl.arange(0, BLOCK)")],
+    "long_loop": [
+        (
+            "for start in range(0, n_cols, BLOCK):\n        cols = start + tl.arange(0, BLOCK)",
+            "for start in range(0, n_cols * 20000, BLOCK):\n        cols = start % n_cols + tl.arange(0, BLOCK)",
+        )
+    ],
     "too_much_shared": [("num_stages=2", "num_stages=16"), ("num_stages=3", "num_stages=24")],
     "too_many_warps": [("num_warps=8", "num_warps=64"), ("num_warps=4", "num_warps=48")],
     "no_import": [("import triton.language as tl\n", ""), ("import torch.nn.functional as F\n", "")],
@@ -108,9 +128,12 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "bad_method": [("torch.empty_like(x)", "torch.empty_as(x)"), (".amax(", ".maximum_along(")],
     "no_exp": [("tl.exp(v - peak)", "(v - peak)")],
     "log_softmax": [("F.softmax(", "F.log_softmax("), ("torch.softmax(", "torch.log_softmax(")],
-    "global_max": [(".amax(dim=-1, keepdim=True)", ".max()"), (".max(dim=-1, keepdim=True).values", ".max()")],
+    "global_max": [
+        (".amax(dim=-1, keepdim=True)", ".max()"),
+        (".max(dim=-1, keepdim=True).values", ".max()"),
+    ],
     "not_merged": [("big = tl.max(ms, axis=0)", "big = tl.sum(ms, axis=0)")],
-    "type_mixup": [("peak = -float(\"inf\")", "peak = 0"), ("denom = 0.0", "denom = None")],
+    "type_mixup": [('peak = -float("inf")', "peak = 0"), ("denom = 0.0", "denom = None")],
     "partial_rows": [("[(n_rows,)]", "[(n_rows // 2,)]")],
     "reciprocal": [("e / denom", "e * denom")],
 }
@@ -127,10 +150,14 @@ def finish_up(choices: dict[str, object], code: str, bug: str | None, language: 
         else:
             raise ValueError(f"no place for the mistake {bug} in {choices}")
     key = make_key(choices)
-    return make_variant(choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language)
+    return make_variant(
+        choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language
+    )
 
 
-THREE_PASS = HEAD + '''
+THREE_PASS = (
+    HEAD
+    + """
 @triton.jit
 def softmax_rows(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -168,28 +195,45 @@ def run(x):
     softmax_rows[(n_rows,)](x, y, n_cols, BLOCK=@block@, num_warps=@warps@)
     @post@
     return y
-'''
+"""
+)
 
 
 def three_pass(
-    block: int, warps: int, reduce: str, last: str = "recompute", host: str | None = None, bug: str | None = None
+    block: int,
+    warps: int,
+    reduce: str,
+    last: str = "recompute",
+    host: str | None = None,
+    bug: str | None = None,
 ) -> Variant:
     """Maximum, sum, write: three walks along the row."""
     choices = {
-        "algorithm": "three_pass", "block": block, "warps": warps, "reduce": reduce, "last": last, "host": host,
+        "algorithm": "three_pass",
+        "block": block,
+        "warps": warps,
+        "reduce": reduce,
+        "last": last,
+        "host": host,
         "bug": bug,
     }
     pre, post = HOST.get(host or "", ("", ""))
     if reduce == "scalar":
         parts = {
-            "max_init": 'peak = -float("inf")', "max_step": "peak = tl.maximum(peak, tl.max(v, axis=0))", "max_end": "",
-            "sum_init": "denom = 0.0", "sum_step": "denom += tl.sum(e, axis=0)", "sum_end": "",
+            "max_init": 'peak = -float("inf")',
+            "max_step": "peak = tl.maximum(peak, tl.max(v, axis=0))",
+            "max_end": "",
+            "sum_init": "denom = 0.0",
+            "sum_step": "denom += tl.sum(e, axis=0)",
+            "sum_end": "",
         }
     else:
         parts = {
             "max_init": 'high = tl.full([BLOCK], -float("inf"), dtype=tl.float32)',
-            "max_step": "high = tl.maximum(high, v)", "max_end": "peak = tl.max(high, axis=0)",
-            "sum_init": "acc = tl.zeros([BLOCK], dtype=tl.float32)", "sum_step": "acc += e",
+            "max_step": "high = tl.maximum(high, v)",
+            "max_end": "peak = tl.max(high, axis=0)",
+            "sum_init": "acc = tl.zeros([BLOCK], dtype=tl.float32)",
+            "sum_step": "acc += e",
             "sum_end": "denom = tl.sum(acc, axis=0)",
         }
     if last == "recompute":
@@ -210,7 +254,9 @@ def three_pass(
     return finish_up(choices, code, bug)
 
 
-ONLINE = HEAD + '''
+ONLINE = (
+    HEAD
+    + '''
 @triton.jit
 def online_softmax(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     """Running maximum and running sum in one pass, the result in a second."""
@@ -239,16 +285,28 @@ def run(x):
     @post@
     return y
 '''
+)
 
 
 def online(
-    block: int, warps: int, state: str, hints: bool = False, loop: str = "plain", host: str | None = None,
+    block: int,
+    warps: int,
+    state: str,
+    hints: bool = False,
+    loop: str = "plain",
+    host: str | None = None,
     bug: str | None = None,
 ) -> Variant:
     """The online softmax: two walks along the row."""
     choices = {
-        "algorithm": "online", "block": block, "warps": warps, "state": state, "hints": "evict" if hints else "none",
-        "loop": loop, "host": host, "bug": bug,
+        "algorithm": "online",
+        "block": block,
+        "warps": warps,
+        "state": state,
+        "hints": "evict" if hints else "none",
+        "loop": loop,
+        "host": host,
+        "bug": bug,
     }
     pre, post = HOST.get(host or "", ("", ""))
     value = "tl.exp(v - peak) / denom"
@@ -281,14 +339,26 @@ def online(
     else:
         loop1 = loop2 = "range(0, n_cols, BLOCK)"
     code = fill(
-        ONLINE, init=init, step=step, end=end, value=value, loop1=loop1, loop2=loop2, pre=pre, post=post, block=block,
-        warps=warps, hint1=', eviction_policy="evict_last"' if hints else "",
+        ONLINE,
+        init=init,
+        step=step,
+        end=end,
+        value=value,
+        loop1=loop1,
+        loop2=loop2,
+        pre=pre,
+        post=post,
+        block=block,
+        warps=warps,
+        hint1=', eviction_policy="evict_last"' if hints else "",
         hint2=', eviction_policy="evict_first"' if hints else "",
     )
     return finish_up(choices, code, bug)
 
 
-FULL_ROW = HEAD + '''
+FULL_ROW = (
+    HEAD
+    + """
 @triton.jit
 def softmax_kernel(y_ptr, x_ptr, x_stride, y_stride, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -309,7 +379,8 @@ def run(x):
     softmax_kernel[(n_rows,)](y, x, x.stride(0), y.stride(0), n_cols, BLOCK=BLOCK, num_warps=@warps@)
     @post@
     return y
-'''
+"""
+)
 MATH = {
     "divide": "e = tl.exp(v - peak)\ndenom = tl.sum(e, axis=0)\nout_row = e / denom",
     "reciprocal": "e = tl.exp(v - peak)\nout_row = e * (1.0 / tl.sum(e, axis=0))",
@@ -324,7 +395,11 @@ def full_row(
 ) -> Variant:
     """A program per row that holds the row in registers."""
     choices = {
-        "algorithm": "full_row", "warps": warps, "math": math, "hints": "evict" if hints else "none", "host": host,
+        "algorithm": "full_row",
+        "warps": warps,
+        "math": math,
+        "hints": "evict" if hints else "none",
+        "host": host,
         "bug": bug,
     }
     pre, post = HOST.get(host or "", ("", ""))
@@ -335,7 +410,12 @@ def full_row(
         "per_512": "num_warps = min(32, max(1, BLOCK // 512))",
     }.get(warps, "")
     code = fill(
-        FULL_ROW, math=MATH[math], pre=pre, post=post, rule=rule, warps="num_warps" if rule else warps,
+        FULL_ROW,
+        math=MATH[math],
+        pre=pre,
+        post=post,
+        rule=rule,
+        warps="num_warps" if rule else warps,
         hint=', eviction_policy="evict_first"' if hints else "",
     )
     if math == "builtin":
@@ -343,7 +423,9 @@ def full_row(
     return finish_up(choices, code, bug)
 
 
-PERSISTENT = HEAD + '''
+PERSISTENT = (
+    HEAD
+    + """
 @triton.jit
 def row_loop(out_ptr, in_ptr, n_rows, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     first = tl.program_id(0)
@@ -364,7 +446,8 @@ def run(x):
         out, x, rows, N=N, BLOCK=triton.next_power_of_2(N), STAGES=@stages@, num_warps=@warps@
     )
     return out
-'''
+"""
+)
 
 
 def persistent(waves: str, warps: int, stages: int, bug: str | None = None) -> Variant:
@@ -377,7 +460,9 @@ def persistent(waves: str, warps: int, stages: int, bug: str | None = None) -> V
     return finish_up(choices, fill(PERSISTENT, grid=grid, warps=warps, stages=stages), bug)
 
 
-TILE = HEAD + '''
+TILE = (
+    HEAD
+    + """
 @triton.jit
 def tile_softmax(X, Y, M, N, ROWS: tl.constexpr, COLS: tl.constexpr):
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -402,7 +487,8 @@ def run(x):
         x, Y, M, N, ROWS=@rows@, COLS=@cols@, num_warps=@warps@, num_stages=@stages@
     )
     return Y
-'''
+"""
+)
 
 TILE_SEPARATE = """big = tl.maximum(big, tl.max(t, axis=1))
     for c in range(0, N, COLS):
@@ -410,7 +496,9 @@ TILE_SEPARATE = """big = tl.maximum(big, tl.max(t, axis=1))
         t = tl.load(X + at + k, mask=live & (k < N), other=-1e30)
         tot += tl.sum(tl.exp(t - big[:, None]), axis=1)"""
 
-TILE_FULL = HEAD + '''
+TILE_FULL = (
+    HEAD
+    + """
 @triton.jit
 def few_rows(x_ptr, y_ptr, M, N: tl.constexpr, R: tl.constexpr):
     r = tl.program_id(0) * R + tl.arange(0, R)
@@ -428,13 +516,22 @@ def run(x):
     @rule@
     few_rows[(triton.cdiv(M, R),)](x, y, M, N=N, R=R, num_warps=@warps@)
     return y
-'''
+"""
+)
 
 
-def tile(rows: int, cols: int, warps: int, step: str = "online", stages: int = 2, bug: str | None = None) -> Variant:
+def tile(
+    rows: int, cols: int, warps: int, step: str = "online", stages: int = 2, bug: str | None = None
+) -> Variant:
     """Two-dimensional tiles: several rows per program, columns in a loop."""
     choices = {
-        "algorithm": "tile", "rows": rows, "cols": cols, "warps": warps, "step": step, "stages": stages, "bug": bug,
+        "algorithm": "tile",
+        "rows": rows,
+        "cols": cols,
+        "warps": warps,
+        "step": step,
+        "stages": stages,
+        "bug": bug,
     }
     body = (
         "new = tl.maximum(big, tl.max(t, axis=1))\n"
@@ -455,7 +552,9 @@ def tile_full(rows: str, warps: str, bug: str | None = None) -> Variant:
     return finish_up({"algorithm": "tile_full", "rows": rows, "warps": warps, "bug": bug}, code, bug)
 
 
-THREE_KERNELS = HEAD + '''
+THREE_KERNELS = (
+    HEAD
+    + """
 @triton.jit
 def max_kernel(x, row_max, n, BLOCK: tl.constexpr):
     r = tl.program_id(0)
@@ -496,9 +595,12 @@ def run(x):
     exp_sum_kernel[(rows,)](x, row_max, row_sum, y, n, BLOCK=@block@, num_warps=@warps@)
     div_kernel[(rows, triton.cdiv(n, @block@))](@src@, row_max, row_sum, y, n, BLOCK=@block@, num_warps=@warps@)
     return y
-'''
+"""
+)
 
-SPLIT = HEAD + '''
+SPLIT = (
+    HEAD
+    + """
 @triton.jit
 def stats(x_ptr, m_ptr, l_ptr, n, parts, BLOCK: tl.constexpr):
     r = tl.program_id(0)
@@ -534,7 +636,8 @@ def run(x):
     @between@
     merge[(rows, parts)](x, m, l, y, n, parts, P=triton.next_power_of_2(parts), BLOCK=@block@, num_warps=@warps@)
     return y
-'''
+"""
+)
 
 SPLIT_TORCH = "# combine the pieces with torch\ntop = m.amax(dim=1, keepdim=True)\nl = l * torch.exp(m - top)\nm = top.expand(-1, parts).contiguous()"
 
@@ -542,8 +645,12 @@ SPLIT_TORCH = "# combine the pieces with torch\ntop = m.amax(dim=1, keepdim=True
 def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | None = None) -> Variant:
     """A launch each for maximum, sum and division."""
     choices = {
-        "algorithm": "three_kernels", "maxima": maxima, "last": "store_exp" if spill else "recompute", "block": block,
-        "warps": warps, "bug": bug,
+        "algorithm": "three_kernels",
+        "maxima": maxima,
+        "last": "store_exp" if spill else "recompute",
+        "block": block,
+        "warps": warps,
+        "bug": bug,
     }
     find = (
         "row_max = x.amax(dim=-1)"
@@ -551,7 +658,11 @@ def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | N
         else f"max_kernel[(rows,)](x, row_max, n, BLOCK={block}, num_warps={warps})"
     )
     code = fill(
-        THREE_KERNELS, block=block, warps=warps, maxima=find, src="y" if spill else "x",
+        THREE_KERNELS,
+        block=block,
+        warps=warps,
+        maxima=find,
+        src="y" if spill else "x",
         spill="tl.store(y + r * n + i, e, mask=i < n)" if spill else "",
         final="tl.store(y + r * n + i, t / tl.load(row_sum + r), mask=i < n)"
         if spill
@@ -567,7 +678,9 @@ def split(block: int, warps: int, combine: str = "in_kernel", bug: str | None = 
     return finish_up(choices, code, bug)
 
 
-AUTOTUNED = HEAD + '''
+AUTOTUNED = (
+    HEAD
+    + """
 def _configs():
     return [triton.Config({"BLOCK": b}, num_warps=w) for b, w in @configs@]
 
@@ -594,7 +707,8 @@ def run(x):
     y = torch.empty_like(x)
     softmax_tuned[(x.shape[0],)](x, y, x.shape[1])
     return y
-'''
+"""
+)
 
 
 def autotuned(name: str, configs: list[tuple[int, int]]) -> Variant:
@@ -603,7 +717,8 @@ def autotuned(name: str, configs: list[tuple[int, int]]) -> Variant:
 
 
 SLOW = {
-    "lanes_over_rows": HEAD + '''
+    "lanes_over_rows": HEAD
+    + """
 @triton.jit
 def by_columns(x, y, M, N, R: tl.constexpr):
     r = tl.program_id(0) * R + tl.arange(0, R)
@@ -625,8 +740,9 @@ def run(x):
     y = torch.empty_like(x)
     by_columns[(triton.cdiv(M, @p@),)](x, y, M, N, R=@p@, num_warps=@warps@)
     return y
-''',
-    "narrow_blocks": HEAD + '''
+""",
+    "narrow_blocks": HEAD
+    + """
 @triton.jit
 def narrow(x, y, N, B: tl.constexpr):
     r = tl.program_id(0)
@@ -645,8 +761,9 @@ def run(x):
     y = torch.empty_like(x)
     narrow[(x.shape[0],)](x, y, x.shape[1], B=@p@, num_warps=@warps@)
     return y
-''',
-    "block_redo": HEAD + '''
+""",
+    "block_redo": HEAD
+    + """
 @triton.jit
 def redo(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     # grid: rows x blocks; the statistics of the row are found anew by each block
@@ -669,8 +786,9 @@ def run(x):
     y = torch.empty_like(x)
     redo[(triton.cdiv(n, @p@), rows)](x, y, n, BLOCK=@p@, num_warps=@warps@)
     return y
-''',
-    "exp_kernel_and_torch": HEAD + '''
+""",
+    "exp_kernel_and_torch": HEAD
+    + """
 @triton.jit
 def sub_exp(x, m, y, n, N, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
@@ -685,8 +803,9 @@ def run(x):
     n = x.numel()
     sub_exp[(triton.cdiv(n, @p@),)](x, m, e, n, x.shape[1], B=@p@, num_warps=@warps@)
     return e / e.sum(dim=1, keepdim=True)
-''',
-    "atomic_sums": HEAD + '''
+""",
+    "atomic_sums": HEAD
+    + """
 @triton.jit
 def exp_and_add(x, m, s, y, N, B: tl.constexpr):
     r = tl.program_id(0)
@@ -713,7 +832,7 @@ def run(x):
     exp_and_add[grid](x, m, s, y, N, B=@p@, num_warps=@warps@)
     divide[grid](s, y, N, B=@p@, num_warps=@warps@)
     return y
-''',
+""",
 }
 
 
@@ -905,7 +1024,7 @@ def run(x):
 """,
 }
 
-CHUNKED = '''
+CHUNKED = """
 import torch
 @imports@
 
@@ -916,11 +1035,12 @@ def run(x):
         stop = min(start + @chunk@, x.shape[0])
         @body@
     return y
-'''
+"""
 CHUNK_BODIES: dict[str, tuple[str, str, str]] = {
     "library": ("", "", "y[start:stop] = torch.softmax(x[start:stop], dim=-1)"),
     "chain": (
-        "", "",
+        "",
+        "",
         "piece = x[start:stop]\ne = torch.exp(piece - piece.amax(-1, keepdim=True))\n"
         "y[start:stop] = e / e.sum(-1, keepdim=True)",
     ),
@@ -965,24 +1085,46 @@ def generate() -> list[Variant]:
         pool += [three_pass(b, w, r, last) for b, w, r in product((256, 1024), (4, 8), ("scalar", "vector"))]
         pool += [three_pass(128, w, "scalar", last) for w in (1, 4)]
     pool += [three_pass(128, 4, "vector"), three_pass(4096, 8, "vector"), three_pass(4096, 16, "vector")]
-    pool += [three_pass(4096, 16, "scalar"), three_pass(1024, 8, "scalar", "hints"), three_pass(1024, 8, "vector", "hints")]
+    pool += [
+        three_pass(4096, 16, "scalar"),
+        three_pass(1024, 8, "scalar", "hints"),
+        three_pass(1024, 8, "vector", "hints"),
+    ]
     pool += [three_pass(2048, 8, "vector", l) for l in ("recompute", "hints", "store_exp")]
-    pool += [three_pass(256, 4, "scalar", "store_exp", host=h) for h in ("clone_in", "sync", "nan_check", "renormalise")]
+    pool += [
+        three_pass(256, 4, "scalar", "store_exp", host=h)
+        for h in ("clone_in", "sync", "nan_check", "renormalise")
+    ]
     pool += [three_pass(1024, 4, "vector", "recompute", host=h) for h in ("clone_out", "zeros_out")]
     pool += [online(b, w, s) for b, w, s in product((256, 1024, 4096), (4, 8), ("scalar", "lanes"))]
     pool += [online(b, 8, "lanes_exp2") for b in (1024, 2048, 4096)]
-    pool += [online(128, 1, "scalar"), online(4096, 16, "scalar"), online(4096, 16, "lanes"), online(2048, 8, "lanes")]
+    pool += [
+        online(128, 1, "scalar"),
+        online(4096, 16, "scalar"),
+        online(4096, 16, "lanes"),
+        online(2048, 8, "lanes"),
+    ]
     pool += [online(b, 8, s, hints=True) for b, s in product((1024, 4096), ("scalar", "lanes"))]
     pool += [online(2048, 8, "lanes", loop=loop) for loop in ("staged", "backwards")]
     pool += [online(1024, 8, "scalar", loop=loop) for loop in ("staged", "backwards")]
-    pool += [online(2048, 8, "lanes_exp2", hints=True, loop="backwards"), online(2048, 8, "lanes_exp2", hints=True)]
+    pool += [
+        online(2048, 8, "lanes_exp2", hints=True, loop="backwards"),
+        online(2048, 8, "lanes_exp2", hints=True),
+    ]
     pool += [online(1024, 4, "scalar", host=h) for h in ("clone_in", "sync", "double_sync", "nan_check")]
     pool += [full_row(w) for w in ("4", "8", "16", "32", "tutorial", "per_1024", "per_512", "per_256")]
     pool += [full_row("1"), full_row("2")]
     pool += [full_row(w, m) for w, m in product(("16", "per_512"), ("reciprocal", "exp2", "log", "builtin"))]
     pool += [full_row(w, hints=True) for w in ("8", "16", "per_512", "per_256")]
-    pool += [full_row("per_512", "exp2", hints=True), full_row("per_256", "exp2", hints=True), full_row("8", "log")]
-    pool += [full_row("16", host=h) for h in ("clone_in", "sync", "nan_check", "clone_out", "renormalise", "zeros_out")]
+    pool += [
+        full_row("per_512", "exp2", hints=True),
+        full_row("per_256", "exp2", hints=True),
+        full_row("8", "log"),
+    ]
+    pool += [
+        full_row("16", host=h)
+        for h in ("clone_in", "sync", "nan_check", "clone_out", "renormalise", "zeros_out")
+    ]
     pool += [persistent(v, w, s) for v, w, s in product(("1", "4"), (8, 16), (1, 2))]
     pool += [persistent("2", 32, 1), persistent("2", 16, 1), persistent("2", 16, 3), persistent("4", 4, 1)]
     pool += [persistent("one_per_sm_guess", 8, 1), persistent("one_per_sm_guess", 16, 2)]
@@ -992,12 +1134,16 @@ def generate() -> list[Variant]:
     pool += [tile(4, 512, 4, stages=s) for s in (1, 4)]
     pool += [tile_full(r, w) for r, w in product(("2", "4"), ("8", "16", "32"))]
     pool += [tile_full("adaptive", w) for w in ("8", "16", "per_1024")]
-    pool += [three_kernels(m, s, b, w) for m, s, b, w in product(("kernel", "torch"), (True, False), (256, 1024), (4,))]
+    pool += [
+        three_kernels(m, s, b, w)
+        for m, s, b, w in product(("kernel", "torch"), (True, False), (256, 1024), (4,))
+    ]
     pool += [three_kernels("kernel", s, 1024, 8) for s in (True, False)]
     pool += [split(b, w) for b, w in product((256, 1024, 2048), (4, 8))]
     pool += [split(b, 4, "torch") for b in (256, 1024)]
     pool += [
-        autotuned("small", [(128, 1), (256, 2), (256, 4)]), autotuned("usual", [(1024, 4), (1024, 8), (2048, 8)]),
+        autotuned("small", [(128, 1), (256, 2), (256, 4)]),
+        autotuned("usual", [(1024, 4), (1024, 8), (2048, 8)]),
         autotuned("wide", [(2048, 8), (4096, 8), (8192, 16)]),
     ]
     pool += [torch_source(name) for name in TORCH]
@@ -1011,22 +1157,50 @@ def generate() -> list[Variant]:
     # What does not work.
     pool += [
         three_pass(256, 4, "scalar", "store_exp", bug=b)
-        for b in ("half_row", "syntax", "undefined_name", "block_not_power_of_two", "partial_rows", "reciprocal")
+        for b in (
+            "half_row",
+            "syntax",
+            "undefined_name",
+            "block_not_power_of_two",
+            "partial_rows",
+            "reciprocal",
+        )
     ]
     pool += [
         three_pass(1024, 4, "vector", bug=b)
-        for b in ("no_max", "no_mask_store", "runtime_block", "fp16", "wild_pointer", "row_stride", "long_loop")
+        for b in (
+            "no_max",
+            "no_mask_store",
+            "runtime_block",
+            "fp16",
+            "wild_pointer",
+            "row_stride",
+            "long_loop",
+        )
     ]
-    pool += [online(1024, 4, "scalar", bug=b) for b in ("no_rescale", "wrong_argument", "off_by_one", "type_mixup")]
+    pool += [
+        online(1024, 4, "scalar", bug=b) for b in ("no_rescale", "wrong_argument", "off_by_one", "type_mixup")
+    ]
     pool += [online(1024, 8, "lanes", bug=b) for b in ("not_merged", "cpu_output")]
     pool += [full_row("16", bug=b) for b in ("no_max", "no_such_function", "wrong_shape", "no_exp")]
-    pool += [full_row("8", bug="too_many_warps"), full_row("tutorial", bug="no_import"), full_row("4", bug="bad_method")]
-    pool += [tile(4, 512, 4, bug="wrong_axis"), tile(2, 128, 4, bug="no_max"), tile_full("2", "8", bug="wrong_axis")]
+    pool += [
+        full_row("8", bug="too_many_warps"),
+        full_row("tutorial", bug="no_import"),
+        full_row("4", bug="bad_method"),
+    ]
+    pool += [
+        tile(4, 512, 4, bug="wrong_axis"),
+        tile(2, 128, 4, bug="no_max"),
+        tile_full("2", "8", bug="wrong_axis"),
+    ]
     pool += [split(1024, 4, bug="not_merged"), three_kernels("torch", False, 1024, 4, bug="no_such_function")]
     pool += [
-        torch_source("chain", bug="wrong_axis"), torch_source("chain", bug="global_max"),
-        torch_source("functional", bug="log_softmax"), torch_source("torch_softmax", bug="fp16"),
-        torch_source("chain_in_place", bug="bad_method"), torch_source("chain_max_values", bug="no_keepdim"),
+        torch_source("chain", bug="wrong_axis"),
+        torch_source("chain", bug="global_max"),
+        torch_source("functional", bug="log_softmax"),
+        torch_source("torch_softmax", bug="fp16"),
+        torch_source("chain_in_place", bug="bad_method"),
+        torch_source("chain_max_values", bug="no_keepdim"),
         torch_source("log_softmax_exp", bug="no_import"),
     ]
     return pool
@@ -1038,17 +1212,28 @@ def extra_edges() -> list[tuple[Key, Key]]:
     usual = three_pass(1024, 4, "vector")
     row = full_row("16")
     pairs = [
-        (seed, three_kernels("kernel", True, 256, 4)), (seed, slow("narrow_blocks", 128, 4)),
-        (seed, torch_source("chain")), (three_pass(256, 4, "scalar"), online(256, 4, "scalar")),
-        (three_pass(1024, 8, "vector"), online(1024, 8, "lanes")), (usual, three_kernels("kernel", False, 1024, 4)),
-        (three_pass(4096, 16, "vector"), row), (online(4096, 16, "scalar"), row),
+        (seed, three_kernels("kernel", True, 256, 4)),
+        (seed, slow("narrow_blocks", 128, 4)),
+        (seed, torch_source("chain")),
+        (three_pass(256, 4, "scalar"), online(256, 4, "scalar")),
+        (three_pass(1024, 8, "vector"), online(1024, 8, "lanes")),
+        (usual, three_kernels("kernel", False, 1024, 4)),
+        (three_pass(4096, 16, "vector"), row),
+        (online(4096, 16, "scalar"), row),
         (online(1024, 8, "scalar"), autotuned("usual", [(1024, 4), (1024, 8), (2048, 8)])),
-        (online(256, 4, "scalar"), tile(2, 128, 4)), (online(1024, 4, "scalar"), split(1024, 4)),
-        (row, persistent("4", 16, 1)), (row, tile_full("2", "16")), (row, chunked("triton", 2048)),
-        (tile(4, 512, 4), tile_full("4", "8")), (torch_source("chain"), slow("exp_kernel_and_torch", 256, 4)),
-        (torch_source("functional"), chunked("library", 2048)), (torch_source("chain"), chunked("chain", 2048)),
+        (online(256, 4, "scalar"), tile(2, 128, 4)),
+        (online(1024, 4, "scalar"), split(1024, 4)),
+        (row, persistent("4", 16, 1)),
+        (row, tile_full("2", "16")),
+        (row, chunked("triton", 2048)),
+        (tile(4, 512, 4), tile_full("4", "8")),
+        (torch_source("chain"), slow("exp_kernel_and_torch", 256, 4)),
+        (torch_source("functional"), chunked("library", 2048)),
+        (torch_source("chain"), chunked("chain", 2048)),
         (slow("exp_kernel_and_torch", 1024, 4), slow("atomic_sums", 1024, 4)),
-        (slow("narrow_blocks", 32, 1), slow("lanes_over_rows", 32, 1)), (usual, slow("block_redo", 1024, 4)),
-        (torch_source("log_softmax_exp"), torch_source("functional")), (slow("atomic_sums", 256, 4), split(256, 4)),
+        (slow("narrow_blocks", 32, 1), slow("lanes_over_rows", 32, 1)),
+        (usual, slow("block_redo", 1024, 4)),
+        (torch_source("log_softmax_exp"), torch_source("functional")),
+        (slow("atomic_sums", 256, 4), split(256, 4)),
     ]
     return [(a.key, b.key) for a, b in pairs]

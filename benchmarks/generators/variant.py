@@ -165,16 +165,20 @@ def edit_graph(
         smallest = min(parts, key=len)
         rest = set(range(len(variants))) - smallest
         options = [
-            (variants[i].broken + variants[j].broken, distance(variants[i], variants[j]), variants[i].id, i, j)
+            (
+                variants[i].broken + variants[j].broken,
+                distance(variants[i], variants[j]),
+                variants[i].id,
+                i,
+                j,
+            )
             for i in smallest
             for j in rest
         ]
         _, _, _, i, j = min(options)
         join(i, j)
 
-    return {
-        variant.id: sorted(variants[j].id for j in links[i]) for i, variant in enumerate(variants)
-    }
+    return {variant.id: sorted(variants[j].id for j in links[i]) for i, variant in enumerate(variants)}
 
 
 def _thin(links: list[set[int]], fixed: set[tuple[int, int]], max_degree: int) -> None:

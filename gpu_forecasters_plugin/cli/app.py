@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -74,6 +75,39 @@ def openevolve_command(
     for flag, value in (("--config", config), ("--output", out)):
         arguments += [] if value is None else [flag, value]
     raise typer.Exit(run_filtered(arguments, surrogate))
+
+
+@app.command(
+    "compare",
+    epilog="Example: gpu-forecasters compare --task rmsnorm --host inprocess --budget 64 --seeds 30 --out cmp",
+)
+def compare_command(
+    out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, curves.png and the runs.")],
+    task: Annotated[str | None, typer.Option("--task", help="Name of a recorded task.")] = None,
+    pool: Annotated[Path | None, typer.Option("--pool", help="A pool file of your own, instead.")] = None,
+    host: Annotated[str, typer.Option("--host", help="openevolve or inprocess.")] = "inprocess",
+    budget: Annotated[int, typer.Option("--budget", help="Measurements of each search.")] = 64,
+    seeds: Annotated[int, typer.Option("--seeds", help="Paired seeds.")] = 10,
+    arms: Annotated[
+        str, typer.Option("--arms", help="Of baseline, surrogate, random, oracle; comma-separated.")
+    ] = "baseline,surrogate,random,oracle",
+    surrogate: Annotated[
+        Path | None, typer.Option("--surrogate", help="YAML with the surrogate: section to compare.")
+    ] = None,
+) -> None:
+    """Compare searches with and without the filter at exactly the same number of GPU measurements."""
+    from gpu_forecasters_plugin.compare import run_comparison
+    from gpu_forecasters_plugin.compare.output import print_result
+    from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
+
+    if (task is None) == (pool is None):
+        raise ConfigError("give one of --task and --pool")
+    section = SurrogateConfig() if surrogate is None else load_surrogate_config(surrogate, required=True)
+    names = [name.strip() for name in arms.split(",") if name.strip()]
+    summary = run_comparison(
+        str(pool or task), host=host, budget=budget, seeds=seeds, arms=names, surrogate=section, out=out
+    )
+    print_result(summary, out)
 
 
 def main() -> None:

@@ -30,14 +30,15 @@ class MixtureForecaster(Forecaster):
     """A log-linear pool whose weights are fitted on forecasts made before their candidates were measured.
 
     One expert is always climatology (added when it is not among them): an expert that does worse than this
-    run's bin frequencies loses its weight, down to exactly zero, where all candidates look alike and selection
-    falls back to chance. An expert that fails for a query is left out of its forecast. When every expert but
-    climatology fails, so does the mixture, with the first one's failure: bin frequencies tell no candidate from
-    another, and an outage must be seen as one.
+    run's bin frequencies loses its weight, down to exactly zero, where all candidates look alike and
+    selection falls back to chance. An expert that fails for a query is left out of its forecast. When every
+    expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies tell no
+    candidate from another, and an outage must be seen as one.
 
     Args:
         experts: forecasters with names of their own; the mixture owns them.
-        weights: configured weight per expert name, at least 0; by default 0.3 for climatology and 0.8 for others.
+        weights: configured weight per expert name, at least 0; by default 0.3 for climatology and 0.8 for
+            every other.
         prior_rows: how many measurements the configured weights are worth.
         half_life: measurements after which a row counts half; infinity never forgets.
         bins: the bins.

@@ -1,4 +1,4 @@
-"""A forecaster that does as it is told, and remembers what it was asked: for tests of everything around it."""
+"""A forecaster that does as it is told and remembers what it was asked: for tests of what is around it."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def fit_weights(logs: Array, truth: NDArray[np.intp], rows: Array, prior: Array,
     """Maximum a posteriori weights by coordinate-wise Newton steps.
 
     Args:
-        logs: log probabilities of forecasts made before measuring, shape (rows, experts, bins); zeros where an
-            expert was silent.
+        logs: log probabilities of forecasts made before measuring, shape (rows, experts, bins); zeros where
+            an expert was silent.
         truth: measured bin of each row, from 0.
         rows: importance of each row.
         prior: weights to start from.

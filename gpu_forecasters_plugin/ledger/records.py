@@ -179,7 +179,7 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
         "raw_sum": given.raw_sum if given else None,
         "source": forecast.source if forecast is not None else None,
         "failure": failed.kind.value if failed else None,
-        "failure_detail": failed.detail if failed else None,
+        "failure_detail": escape_text(failed.detail) if failed else None,
         "seconds": cost.seconds,
         "prompt_tokens": cost.prompt_tokens,
         "cached_tokens": cost.cached_tokens,
@@ -199,7 +199,8 @@ def forecast_from_row(row: RowMapping) -> ForecastOutcome | None:
     )
     source = row["source"] or ""
     if row["failure"] is not None:
-        return ForecastFailure(FailureKind(row["failure"]), row["failure_detail"] or "", source, cost)
+        detail = unescape_text(row["failure_detail"] or "")
+        return ForecastFailure(FailureKind(row["failure"]), detail, source, cost)
     if row["probabilities"] is None:
         return None
     components = {name: tuple(values) for name, values in (row["components"] or {}).items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ __all__ = ["Ledger", "Result"]
 
 _ANSWERING = [o.value for o in Outcome if o is not Outcome.INFRASTRUCTURE]
 """Outcomes that say something about the kernel, so that a duplicate need not be measured again."""
+
+_UNFINISHED = models.measurement.c.outcome.is_(None) | models.measurement.c.provisional
+"""Paid for, and a result is still to come."""
 
 
 class Result:
@@ -126,7 +129,7 @@ class Ledger:
                 values |= asdict(identity) | {"config": config or {}}
                 self._run_id = connection.execute(insert(models.run).values(values)).inserted_primary_key[0]  # type: ignore[index]
                 return False
-        difference = identity.first_difference(stored)
+        difference = identity.first_difference(dict(stored))
         if difference is not None:
             field, old, new = difference
             raise LedgerIdentityError(
@@ -229,8 +232,8 @@ class Ledger:
     def record_result(self, decision_id: int, result: Measurement, *, provisional: bool = False) -> bool:
         """Write how a charged measurement ended.
 
-        A result replaces one that was provisional. After a ``timeout`` or an ``infrastructure`` verdict the
-        evaluator's own answer is kept as ``late``, without its time.
+        A result replaces one that was provisional; the seconds of both are summed. After a ``timeout`` or an
+        ``infrastructure`` verdict the evaluator's own answer is kept as ``late``, without its time.
 
         Returns:
             Whether it was written; False when a final result stands already.
@@ -252,6 +255,9 @@ class Ledger:
                     gpu_seconds=max(result.gpu_seconds, row["gpu_seconds"]),
                     error=f"answered {result.outcome} after it was given up as {row['outcome']}",
                 )
+                provisional = False
+            elif row["provisional"]:
+                result = replace(result, gpu_seconds=row["gpu_seconds"] + result.gpu_seconds)
             revision = connection.execute(
                 select(func.coalesce(func.max(table.c.revision), 0) + 1).where(table.c.run_id == self.run_id)
             ).scalar_one()
@@ -268,7 +274,7 @@ class Ledger:
         table = models.measurement
         query = select(
             func.count(),
-            func.count().filter(table.c.outcome.is_(None)),
+            func.count().filter(_UNFINISHED),
             func.coalesce(func.sum(table.c.gpu_seconds), 0.0),
         ).where(table.c.run_id == self.run_id)
         with reading(self._engine) as connection:
@@ -278,9 +284,7 @@ class Ledger:
     def open_charges(self) -> list[Charge]:
         """Measurements that were paid for and have not ended."""
         table = models.measurement
-        query = (
-            select(table).where(table.c.run_id == self.run_id, table.c.outcome.is_(None)).order_by(table.c.id)
-        )
+        query = select(table).where(table.c.run_id == self.run_id, _UNFINISHED).order_by(table.c.id)
         with reading(self._engine) as connection:
             return [
                 Charge(

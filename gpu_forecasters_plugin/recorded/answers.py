@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from gpu_forecasters_plugin.candidate import source_key
-from gpu_forecasters_plugin.errors import GpuForecastersError
+from gpu_forecasters_plugin.errors import ProposalError
 
-__all__ = ["AnswerFormat", "ProposalError", "ProposalRequest", "apply_blocks", "read_request", "write_answer"]
+__all__ = ["AnswerFormat", "ProposalRequest", "apply_blocks", "read_request", "write_answer"]
 
 AnswerFormat = Literal["diff", "full"]
 
@@ -26,10 +26,6 @@ _FENCE = re.compile(r"^```([^\s`]*)[ \t]*$")
 _PARENT_HEADING = "# Current Program"
 _MAX_CLOSINGS = 8
 """A program may hold fences of its own (in a docstring): a block may end at a later fence than the next."""
-
-
-class ProposalError(GpuForecastersError):
-    """A request that the recorded proposer cannot answer."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class RecordedPool:
         reference_id: id of the kernel that speed-ups are relative to.
         header: the file's header as read.
         candidates: by id, in the order of the file.
+        source: the name or path that :func:`open_pool` finds it by again.
     """
 
     task: str
@@ -86,6 +87,7 @@ class RecordedPool:
     reference_id: str
     header: Mapping[str, Any] = field(repr=False)
     candidates: Mapping[str, RecordedCandidate] = field(repr=False)
+    source: str = ""
 
     @property
     def reference(self) -> RecordedCandidate:

@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpu_forecasters_plugin.candidate import source_key
-from gpu_forecasters_plugin.errors import GpuForecastersError
-from gpu_forecasters_plugin.recorded.answers import AnswerFormat, ProposalError, write_answer
+from gpu_forecasters_plugin.errors import GpuForecastersError, ProposalError
+from gpu_forecasters_plugin.recorded.answers import AnswerFormat, write_answer
 from gpu_forecasters_plugin.recorded.server import ProposerServer, serve
 
 if TYPE_CHECKING:
@@ -79,8 +79,13 @@ class ProposalGraph:
         """Id of the candidate with this source, comments and formatting apart; ``None`` if unknown."""
         return self._id_by_text.get(code.strip()) or self._find_by_key(code)
 
-    def step(self, parent_id: str, rng: random.Random) -> str:
+    def step(self, parent_id: str, rng: random.Random, near_index: int | None = None) -> str:
         """A candidate mostly one, sometimes two edits from the parent, and never the parent itself.
+
+        Args:
+            parent_id: where to start.
+            rng: draws the step.
+            near_index: take this neighbour, in sorted order and counted round, in place of a random one.
 
         Raises:
             KeyError: no such parent.
@@ -90,7 +95,7 @@ class ProposalGraph:
         if not near:
             raise ProposalError(f"candidate {parent_id!r} has no neighbours in the edit graph")
         far = rng.random() < TWO_EDITS
-        child = near[rng.randrange(len(near))]
+        child = near[rng.randrange(len(near)) if near_index is None else near_index % len(near)]
         if far:
             beyond = [name for name in self._edges[child] if name != parent_id and name not in near]
             child = beyond[rng.randrange(len(beyond))] if beyond else child
@@ -99,6 +104,9 @@ class ProposalGraph:
 
 class RecordedProposer:
     """Answers prompts with steps in a proposal graph.
+
+    A parent's neighbours come in a shuffled round, none a second time before all have been: a model that is asked
+    again about the same program rarely repeats itself to the letter.
 
     Seeded: an answer depends on the seed, the parent's identity, the request's own seed if it has one, and
     how often this proposer was asked about this parent before; never on the clock or on what happened to
@@ -133,16 +141,24 @@ class RecordedProposer:
         parent_id = self.graph.find(parent_code)
         if parent_id is None:
             raise ProposalError("the program to change is not in this recorded task")
-        with self._lock:
-            asked = self._asked[parent_id]
-            self._asked[parent_id] += 1
-        rng = random.Random(f"{self.seed}/{source_key(self.graph.code(parent_id))}/{request_seed}/{asked}")
+        key = source_key(self.graph.code(parent_id))
         for _ in range(_MAX_DRAWS):
-            child_id = self.graph.step(parent_id, rng)
+            with self._lock:
+                asked = self._asked[parent_id]
+                self._asked[parent_id] += 1
+            rng = random.Random(f"{self.seed}/{key}/{request_seed}/{asked}")
+            child_id = self.graph.step(parent_id, rng, self._round(parent_id, key, asked))
             text = write_answer(parent_code, self.graph.code(child_id), fmt, language)
             if text is not None:
                 return child_id, text
         raise ProposalError(f"no neighbour of {parent_id!r} can be written as a {fmt} answer")
+
+    def _round(self, parent_id: str, key: str, asked: int) -> int:
+        """Which neighbour the shuffled round has reached."""
+        order = list(range(len(self.graph.neighbours(parent_id)) or 1))
+        turn, place = divmod(asked, len(order))
+        random.Random(f"{self.seed}/{key}/round {turn}").shuffle(order)
+        return order[place]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -185,4 +185,5 @@ def parse_pool(data: bytes, *, name: str, strict: bool) -> RecordedPool:
         reference_id=reference.id,
         header=header,
         candidates=candidates,
+        source=name,
     )

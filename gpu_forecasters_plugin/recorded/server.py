@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gpu_forecasters_plugin.errors import GpuForecastersError
-from gpu_forecasters_plugin.recorded.answers import ProposalError, read_request
+from gpu_forecasters_plugin.errors import GpuForecastersError, ProposalError
+from gpu_forecasters_plugin.recorded.answers import read_request
 
 if TYPE_CHECKING:
     from gpu_forecasters_plugin.recorded.proposer import RecordedProposer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,47 +15,11 @@ import gpu_forecasters_plugin
 from gpu_forecasters_plugin.recorded.evaluator import write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import load_pool, recorded_task_names
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
+from helpers import write_pool
 
 pytest.importorskip("openevolve")
 
 ITERATIONS = 12
-
-
-def write_pool(path: Path) -> Path:
-    """48 sources that differ in three numbers; neighbours differ in one of them by one place."""
-    axes: list[list[int]] = [[32, 64, 128, 256], [1, 2, 4, 8], [1, 2, 3]]
-    names = {
-        spot: "k" + "_".join(map(str, spot)) for spot in itertools.product(*(range(len(a)) for a in axes))
-    }
-    rows: list[dict[str, Any]] = [{"pool": {"task": "toy", "device": "none", "reference_id": "k0_0_0"}}]
-    for spot, name in names.items():
-        block, warps, stages = (axis[place] for axis, place in zip(axes, spot, strict=True))
-        body = "".join(f"    acc = acc + load(x, {index})  # part {index}\n\n" for index in range(12))
-        code = (
-            f'"""Sum, block {block}."""\nimport triton\n\nBLOCK = {block}\n\n\n'
-            "def kernel(x):\n    acc = 0\n\n"
-            f"{body}    return acc\n\n\ndef run(x):\n"
-            f"    return launch(kernel, x, BLOCK, num_warps={warps}, num_stages={stages})\n"
-        )
-        broken = sum(spot) % 7 == 5
-        near = [
-            other
-            for at, other in names.items()
-            if sum(abs(a - b) for a, b in zip(at, spot, strict=True)) == 1
-        ]
-        rows.append(
-            {
-                "id": name,
-                "code": code,
-                "language": "triton",
-                "outcome": "incorrect" if broken else "ok",
-                "time_us": None if broken else 40.0 - 3.0 * sum(spot),
-                "neighbours": near,
-                "error": "wrong sum" if broken else None,
-            }
-        )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def openevolve_run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -35,12 +35,12 @@ _GROUPS: dict[str, str] = {
     "unrolled": "static_range unroll",
     "branch": "if else elif where",
     "mask": "mask other boundary",
-    "reduction": "sum max min mean amax amin reduce logsumexp softmax norm var argmax cumsum associative_scan",
+    "reduction": "sum max min mean amax amin reduce logsumexp softmax norm var argmax cumsum scan",
     "exponential": "exp exp2 expf exp2f __expf log log2 logf __logf sigmoid tanh",
     "root": "sqrt rsqrt sqrtf rsqrtf __frsqrt_rn rms_norm layer_norm",
     "barrier": "__syncthreads __syncwarp debug_barrier barrier",
     "shared": "__shared__ shared smem",
-    "vector_type": "float2 float4 int2 int4 uint2 uint4 half2 __half2 bfloat162 __nv_bfloat162 reinterpret_cast",
+    "vector_type": "float2 float4 int2 int4 uint2 uint4 half2 __half2 bfloat162 __nv_bfloat162",
     "restrict": "__restrict__ __launch_bounds__ const __forceinline__",
     "constexpr": "constexpr template",
     "cache_hint": "eviction_policy cache_modifier evict_first evict_last multiple_of max_contiguous",
@@ -58,7 +58,7 @@ _GROUPS: dict[str, str] = {
     "fp64": "float64 double",
     "fp8": "float8_e4m3fn float8e4nv float8e5 __nv_fp8_e4m3 float8_e5m2",
     "int64": "int64 long int64_t size_t",
-    "cast": "to astype static_cast __float2half __half2float type",
+    "cast": "to astype static_cast reinterpret_cast __float2half __half2float type",
     "tensor_float": "tf32 allow_tf32 input_precision ieee tf32x3",
     "torch": "torch F nn functional",
     "graph": "CUDAGraph compile make_graphed_callables script cudnn benchmark",
@@ -129,10 +129,8 @@ def _evaluate(expression: str) -> float:
             result *= number
         elif operator:
             # Exponents that make sense for a size; anything else is text that only looks like one.
-            power = 2.0 ** min(number, 40.0)
-            result = (
-                result * power if operator == "<<" else math.copysign(abs(result), 1) ** min(number, 40.0)
-            )
+            power = min(max(number, 0.0), 40.0)
+            result = result * 2.0**power if operator == "<<" else abs(result) ** power
         else:
             result = number
         if not math.isfinite(result) or abs(result) > 2.0**60:

@@ -96,14 +96,15 @@ class WarmStart:
     def __init__(self, tasks: Sequence[WarmStartTask]) -> None:
         self.slope = 0.0
         self._coefficients = np.zeros(len(STRUCTURE_NAMES))
-        self._scale = np.ones(len(STRUCTURE_NAMES))
+        self._scale: Array = np.ones(len(STRUCTURE_NAMES))
         usable = [task for task in tasks if len(task.codes) >= _LEAST_ROWS]
         if not usable:
             return
         deltas = [_differences(task) for task in usable]
-        self._scale = np.sqrt(np.mean([(delta**2).mean(axis=0) for delta in deltas], axis=0) + 0.05)
+        squares = np.array([(delta**2).mean(axis=0) for delta in deltas])
+        self._scale = np.sqrt(squares.mean(axis=0) + 0.05)
         blocks = [
-            (np.tanh(delta / self._scale / _REACH) * _REACH, np.clip(task.log2_speedups, -4.0, 4.0))
+            (self._squash(delta), np.clip(np.array(task.log2_speedups, dtype=np.float64), -4.0, 4.0))
             for delta, task in zip(deltas, usable, strict=True)
         ]
         ridge = _RIDGES[-1]
@@ -116,9 +117,13 @@ class WarmStart:
         if not self._coefficients.any():
             return np.zeros(len(sources))
         structure = np.array([features.structure for features in sources])
-        delta = np.tanh((structure - reference.structure) / self._scale / _REACH) * _REACH
+        delta = self._squash(structure - reference.structure)
         expected: Array = _REACH * np.tanh(delta @ self._coefficients / _REACH)
         return expected
+
+    def _squash(self, delta: Array) -> Array:
+        squashed: Array = _REACH * np.tanh(delta / self._scale / _REACH)
+        return squashed
 
 
 def _differences(task: WarmStartTask) -> Array:
@@ -129,12 +134,13 @@ def _differences(task: WarmStartTask) -> Array:
 def _ridge_fit(blocks: Sequence[tuple[Array, Array]], ridge: float) -> Array:
     """Ridge with one free level per task: a poor reference makes everything of a task fast."""
     width = blocks[0][0].shape[1]
-    gram, right = np.zeros((width, width)), np.zeros(width)
+    gram: Array = np.zeros((width, width))
+    right: Array = np.zeros(width)
     for features, targets in blocks:
         centred = features - features.mean(axis=0)
         # Every task counts the same, however many kernels it has.
-        gram += centred.T @ centred / len(targets)
-        right += centred.T @ (targets - targets.mean()) / len(targets)
+        gram = gram + centred.T @ centred / len(targets)
+        right = right + centred.T @ (targets - targets.mean()) / len(targets)
     gram /= len(blocks)
     right /= len(blocks)
     coefficients: Array = np.linalg.solve(gram + ridge * np.eye(width), right)

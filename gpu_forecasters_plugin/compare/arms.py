@@ -1,0 +1,91 @@
+"""The arms of a comparison: what selects among the proposals.
+
+``baseline`` is the host without the filter; ``random`` the filter with chance in place of forecasts (the floor);
+``surrogate`` the filter as configured; ``oracle`` the filter with a forecaster that knows every time (the limit).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_forecasters_plugin.config import (
+    BudgetConfig,
+    DeferralConfig,
+    ForecasterConfig,
+    GuardConfig,
+    SurrogateConfig,
+)
+from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.forecast import Forecast, Query
+from gpu_forecasters_plugin.forecasters.oracle import OracleForecaster
+from gpu_forecasters_plugin.recorded.pool import RecordedPool
+
+__all__ = ["ARM_NAMES", "Arm", "build_arms"]
+
+ARM_NAMES = ("baseline", "surrogate", "random", "oracle")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm; ``config`` is ``None`` for the host without the filter."""
+
+    name: str
+    config: SurrogateConfig | None
+
+    def seeded(self, seed: int, budget: int, operation: str) -> SurrogateConfig | None:
+        """The arm's configuration for one search."""
+        if self.config is None:
+            return None
+        update = {"seed": seed, "budget": BudgetConfig(measurements=budget), "task": operation}
+        return self.config.model_copy(update=update)
+
+
+def _write_oracle(pool: RecordedPool, path: Path) -> None:
+    """Forecasts of one who knows every time, in the form that ``replay`` reads."""
+    truth = {c.key: pool.speedup(c.id) for c in pool.candidates.values()}
+    oracle = OracleForecaster(truth)
+    reference = pool.reference.code
+    rows = []
+    for candidate in pool.candidates.values():
+        (outcome,) = oracle.forecast([Query(candidate.key, candidate.code, reference, reference)])
+        assert isinstance(outcome, Forecast)
+        rows.append({"candidate_key": candidate.key, "probabilities": outcome.probabilities})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def build_arms(
+    names: Sequence[str], pool: RecordedPool, surrogate: SurrogateConfig, folder: Path
+) -> list[Arm]:
+    """The arms of those names.
+
+    Args:
+        names: of :data:`ARM_NAMES`; ``baseline`` is added when missing, since everything is compared with it.
+        pool: the recorded task.
+        surrogate: configuration of the arm ``surrogate``; the others take its pool sizes from it.
+        folder: where the oracle's forecasts are written.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    for name in names:
+        if name not in ARM_NAMES:
+            raise ConfigError(f"unknown arm {name!r}; there are: {', '.join(ARM_NAMES)}")
+    plain = {"guard": GuardConfig(enabled=False), "deferral": DeferralConfig(threshold=None), "warm_up": 0}
+    plain |= {"audit_fraction": 0.0, "anchor": "reference"}
+    arms: dict[str, Arm] = {"baseline": Arm("baseline", None)}
+    for name in names:
+        if name == "surrogate":
+            arms[name] = Arm(name, surrogate)
+        elif name == "random":
+            chance = plain | {"forecaster": ForecasterConfig(kind="random"), "ranking": "random"}
+            arms[name] = Arm(name, surrogate.model_copy(update=chance))
+        elif name == "oracle":
+            path = folder / "oracle.jsonl"
+            _write_oracle(pool, path)
+            replay = ForecasterConfig(kind="replay", path=str(path), hedge=False)
+            best = plain | {"forecaster": replay, "ranking": "expected_log2"}
+            arms[name] = Arm(name, surrogate.model_copy(update=best))
+    return list(arms.values())

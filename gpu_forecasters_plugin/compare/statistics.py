@@ -1,0 +1,98 @@
+"""From the searches of a comparison to its verdict. Claims are about means over paired seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_forecasters_plugin.compare.records import ArmRun
+
+__all__ = ["compare_arms", "mean_curve", "summarise"]
+
+_RESAMPLES = 4000
+_LEVEL = 0.95
+_WORSE = 0.98
+
+
+def mean_curve(runs: Sequence[ArmRun], budget: int) -> list[float]:
+    """Mean best speed-up after each measurement; a search that ended early keeps its last value."""
+    padded = [list(run.curve) + [run.best_speedup] * (budget - len(run.curve)) for run in runs]
+    return [float(value) for value in np.mean(np.array(padded)[:, :budget], axis=0)]
+
+
+def _paired_interval(log_ratios: np.ndarray[Any, np.dtype[np.float64]]) -> list[float] | None:
+    """Bootstrap interval of the geometric mean ratio; undefined below two seeds."""
+    if len(log_ratios) < 2:
+        return None
+    generator = np.random.default_rng(0)
+    draws = generator.integers(0, len(log_ratios), size=(_RESAMPLES, len(log_ratios)))
+    means = np.exp(log_ratios[draws].mean(axis=1))
+    tail = (1.0 - _LEVEL) / 2
+    return [float(value) for value in np.quantile(means, [tail, 1.0 - tail])]
+
+
+def _verdict(interval: list[float] | None) -> str:
+    if interval is None:
+        return "too few seeds for a verdict"
+    if interval[0] > 1.0:
+        return "better"
+    return "worse" if interval[1] < 1.0 else "no difference shown"
+
+
+def compare_arms(
+    arm: Sequence[ArmRun], baseline: Sequence[ArmRun], budget: int, pool_best: float
+) -> dict[str, Any]:
+    """One arm against the baseline, seed by seed.
+
+    Returns:
+        ``share_of_pool_best``: mean of best / pool's best. ``measurements_to_match_ratio``: the budget over the
+        arm's measurements until its mean curve first reaches the baseline's mean final best; ``None`` if it never
+        does. ``worse_than_2pct_share``: share of seeds whose best is below 0.98 of the baseline's with the same
+        seed. ``mean_ratio`` and ``ci95``: geometric mean of best / baseline's best over paired seeds, and its
+        bootstrap interval (``None`` below two seeds). ``verdict``: the interval in words.
+    """
+    by_seed = {run.seed: run.best_speedup for run in baseline}
+    pairs = [(run.best_speedup, by_seed[run.seed]) for run in arm if run.seed in by_seed]
+    ratios = np.array([math.log(ours / theirs) for ours, theirs in pairs])
+    target = mean_curve(baseline, budget)[-1]
+    # A tolerance for the rounding of means over seeds, far below any measurable difference.
+    reached = [i + 1 for i, value in enumerate(mean_curve(arm, budget)) if value >= target * (1 - 1e-9)]
+    interval = _paired_interval(ratios)
+    return {
+        "share_of_pool_best": float(np.mean([run.best_speedup for run in arm]) / pool_best),
+        "measurements_to_match_ratio": budget / reached[0] if reached else None,
+        "worse_than_2pct_share": float(np.mean([ours < _WORSE * theirs for ours, theirs in pairs])),
+        "mean_ratio": float(np.exp(ratios.mean())),
+        "ci95": interval,
+        "verdict": _verdict(interval),
+    }
+
+
+def summarise(
+    runs: Mapping[str, Sequence[ArmRun]], *, task: str, host: str, budget: int, pool_best: float
+) -> dict[str, Any]:
+    """The content of ``summary.json``."""
+    arms = {
+        name: {
+            "best_speedup": [run.best_speedup for run in found],
+            "measurements_used": [run.measurements_used for run in found],
+            "curve": [list(run.curve) for run in found],
+            "candidates_considered": [run.candidates_considered for run in found],
+            "gpu_seconds": [run.gpu_seconds for run in found],
+        }
+        for name, found in runs.items()
+    }
+    return {
+        "task": task,
+        "host": host,
+        "budget": budget,
+        "seeds": [run.seed for run in next(iter(runs.values()))],
+        "pool_best_speedup": pool_best,
+        "arms": arms,
+        "comparison": {
+            name: compare_arms(found, runs["baseline"], budget, pool_best) for name, found in runs.items()
+        },
+    }

@@ -1,0 +1,67 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+__all__ = ["WorkProgress"]
+
+_LINE_EVERY_S = 5.0
+
+
+class WorkProgress:
+    """Counts measurements (or whatever ``unit`` says) towards a total. A context manager; writes to stderr."""
+
+    def __init__(self, total: int, unit: str = "measurements") -> None:
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._label = ""
+        self._last_line = 0.0
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description:<22}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> WorkProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif kind is None:
+            self._line(final=True)
+
+    def update(self, done: int, label: str) -> None:
+        """Say how far the work is.
+
+        Args:
+            done: units done so far.
+            label: what is being done.
+        """
+        changed = label != self._label
+        self._done, self._label = done, label
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=label)
+        elif changed or time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._line()
+
+    def _line(self, *, final: bool = False) -> None:
+        self._last_line = time.monotonic()
+        text = "done" if final else self._label
+        print(f"{self._done}/{self._total} {self._unit}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config, parse_surrogate_config
+from gpu_forecasters_plugin.errors import ConfigError
+
+NAN, INF = float("nan"), float("inf")
+
+
+def complaint(section: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_surrogate_config(section)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "nearest"),
+    [
+        ({"oversampel": 4}, "surrogate.oversampel", "'oversample'"),
+        ({"deferral": {"treshold": 0.3}}, "surrogate.deferral.treshold", "'threshold'"),
+        ({"forecaster": {"knd": "learned"}}, "surrogate.forecaster.knd", "'kind'"),
+        (
+            {"forecaster": {"kind": "mixture", "experts": [{"kid": "random"}]}},
+            "surrogate.forecaster.experts.0.kid",
+            "'kind'",
+        ),
+        ({"budget": {"measurement": 3}}, "surrogate.budget.measurement", "'measurements'"),
+        ({"zzz": 1}, "surrogate.zzz", "known keys: forecaster, oversample"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_right_one(section: Any, key: str, nearest: str) -> None:
+    message = complaint(section)
+    assert message.startswith(f"{key}: unknown key") and nearest in message
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"oversample": "4"}, "oversample"),
+        ({"oversample": 4.5}, "oversample"),
+        ({"oversample": True}, "oversample"),
+        ({"oversample": None}, "oversample"),
+        ({"keep_fraction": "a quarter"}, "keep_fraction"),
+        ({"keep_fraction": [0.25]}, "keep_fraction"),
+        ({"deferral": 0.3}, "deferral"),
+        ({"deferral": {"threshold": True}}, "deferral.threshold"),
+        ({"forecaster": "learned"}, "forecaster"),
+        ({"guard": None}, "guard"),
+        ({"guard": {"enabled": 1}}, "guard.enabled"),
+        ({"ledger": 3}, "ledger"),
+        ({"device": None}, "device"),
+        ({1: 2}, "1"),
+    ],
+    ids=repr,
+)
+def test_a_value_of_the_wrong_type_is_refused(section: Any, key: str) -> None:
+    assert complaint(section).startswith(f"surrogate.{key}: ")
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"deferral": {"threshold": 1.5}}, "deferral.threshold"),
+        ({"deferral": {"threshold": -0.1}}, "deferral.threshold"),
+        ({"deferral": {"threshold": NAN}}, "deferral.threshold"),
+        ({"deferral": {"share": 2}}, "deferral.share"),
+        ({"deferral": {"mode": "beside"}}, "deferral.mode"),
+        ({"deferral": {"target_risk": 0.1}}, "deferral.target_risk"),
+        ({"oversample": 0}, "oversample"),
+        ({"keep_fraction": 0}, "keep_fraction"),
+        ({"keep_fraction": 1.01}, "keep_fraction"),
+        ({"keep_fraction": NAN}, "keep_fraction"),
+        ({"audit_fraction": -0.5}, "audit_fraction"),
+        ({"ranking": "best"}, "ranking"),
+        ({"quantile": 1}, "quantile"),
+        ({"budget": {"measurements": 0}}, "budget.measurements"),
+        ({"budget": {"gpu_seconds": INF}}, "budget.gpu_seconds"),
+        ({"budget": {"gpu_seconds": 0}}, "budget.gpu_seconds"),
+        ({"pool": {"max_wait_s": 0}}, "pool.max_wait_s"),
+        ({"metric": {"kind": "minutes"}}, "metric.kind"),
+        ({"metric": {"max_speedup": 1}}, "metric.max_speedup"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"ledger": ""}, "ledger"),
+        ({"device": ""}, "device"),
+        ({"forecaster": {"kind": "guess"}}, "forecaster.kind"),
+        ({"forecaster": {"kind": "mixture"}}, "forecaster"),
+        ({"forecaster": {"kind": "replay"}}, "forecaster"),
+        ({"forecaster": {"path": "x.jsonl"}}, "forecaster"),
+        (
+            {"forecaster": {"kind": "mixture", "experts": [{"kind": "random"}], "weights": [1, 2]}},
+            "forecaster",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_value_out_of_range_is_refused_by_name_and_value(section: Any, key: str) -> None:
+    message = complaint(section)
+    assert message.startswith(f"surrogate.{key}: ") and "got " in message
+
+
+def test_the_refused_value_is_shown() -> None:
+    assert complaint({"deferral": {"threshold": 1.5}}).endswith("got 1.5")
+
+
+@pytest.mark.parametrize("section", [[], "learned", 3, True])
+def test_a_section_is_a_mapping(section: Any) -> None:
+    assert complaint(section) == f"surrogate: must be a mapping of settings, got {section!r}"
+
+
+def test_whole_numbers_and_null_are_good_where_they_make_sense() -> None:
+    config = parse_surrogate_config({"keep_fraction": 1, "ledger": None, "deferral": {"threshold": None}})
+    assert (config.keep_fraction, config.ledger, config.deferral.threshold) == (1.0, None, None)
+
+
+def test_no_section_is_all_defaults() -> None:
+    assert parse_surrogate_config(None) == parse_surrogate_config({}) == SurrogateConfig()
+
+
+def test_the_documented_section_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "max_iterations: 10\n"
+        "surrogate:\n"
+        "  forecaster: {kind: learned}\n"
+        "  oversample: 4\n"
+        "  keep_fraction: 0.25\n"
+        "  ranking: upper_quantile\n"
+        "  deferral: {confidence: max_prob, threshold: 0.35, target_risk: null, mode: within_quota,"
+        " max_fraction: 0.5}\n"
+        "  audit_fraction: 0.25\n"
+        "  budget: {measurements: 64, gpu_seconds: null}\n"
+        "  device: auto\n"
+        "  ledger: null\n"
+        "  seed: 0\n",
+        encoding="utf-8-sig",
+    )
+    config = load_surrogate_config(path)
+    assert (config.ranking, config.budget.measurements) == ("upper_quantile", 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: b: c",
+        "surrogate: {seed: 2020-13-45}",
+        "surrogate: {seed: 0x_}",
+        "surrogate: !!timestamp soon",
+        "surrogate: !!python/object:os.system {}",
+        "? [a]\n: {",
+        "\x00",
+        "[" * 5000,
+    ],
+    ids="colons date hex timestamp object open nul nested".split(),
+)
+def test_what_yaml_cannot_read_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is not valid YAML") as caught:
+        load_surrogate_config(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- 1\n- 2\n", "just text", "3"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="must be a mapping, got (list|str|int)"):
+        load_surrogate_config(path)
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"surrogate: {device: '\xff'}\n")
+    with pytest.raises(ConfigError, match=f"cannot read config {path}"):
+        load_surrogate_config(path)
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot read config"):
+        load_surrogate_config(tmp_path / name)
+
+
+def test_a_required_section_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("max_iterations: 3\n")
+    assert load_surrogate_config(path) == SurrogateConfig()
+    with pytest.raises(ConfigError, match="no 'surrogate:' section"):
+        load_surrogate_config(path, required=True)
