@@ -36,7 +36,9 @@ test: lint types
 	$(BIN)/python -m pytest
 
 benchmarks: install
-	$(BIN)/python -m benchmarks.run_all
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.search --host openevolve
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu

@@ -53,7 +53,7 @@ def _normalise_lines(text: str) -> str:
 
 
 def _is_python(text: str) -> bool:
-    """Whether the text parses as Python and is no file of preprocessor lines, which Python reads as comments."""
+    """Whether it parses as Python and is no file of preprocessor lines, which Python reads as comments."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a candidate's own SyntaxWarnings are nobody's business here
@@ -91,7 +91,7 @@ def normalise_source(text: str) -> str:
     """The part of a source that matters for identity.
 
     Python (Triton, PyTorch) is compared token by token, C-family text without comments and with white space
-    folded. What is neither (or is Python too new for this interpreter) is compared line by line: measuring twice
+    folded. What is neither, or Python too new for this interpreter, is compared line by line: measuring twice
     is better than one answer for two different kernels.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import inspect
 import json
 import logging
 import os
 import signal
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openevolve.config import Config, load_config
+from openevolve.config import Config, EvaluatorConfig, load_config
 
 from gpu_forecasters_openevolve.client import evaluation_functions
 from gpu_forecasters_openevolve.evaluator_process import LoadRequest
@@ -21,6 +22,7 @@ from gpu_forecasters_openevolve.evaluators import EvaluatorPool
 from gpu_forecasters_openevolve.messages import ServiceAddress
 from gpu_forecasters_openevolve.population import guard_population
 from gpu_forecasters_openevolve.service import GateService, ServiceLimits
+from gpu_forecasters_openevolve.shutdown import watch_stop
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
@@ -103,6 +105,16 @@ def _evaluator_hash(path: Path, evaluator_args: dict[str, Any] | None) -> str:
     return hashlib.sha256(data + arguments.encode()).hexdigest()[:32]
 
 
+def _called_functions(defined: tuple[str, ...], host: EvaluatorConfig) -> tuple[str, ...]:
+    """The evaluator's functions that the host calls for a candidate that gets through, in order."""
+    if not host.cascade_evaluation or "evaluate_stage1" not in defined:
+        return ("evaluate",)
+    if "evaluate_stage2" not in defined:
+        return ("evaluate_stage1",)
+    third = "evaluate_stage3" in defined and len(host.cascade_thresholds) > 1
+    return ("evaluate_stage1", "evaluate_stage2", "evaluate_stage3")[: 3 if third else 2]
+
+
 class FilteredRun:
     """The gate service of a run, in the host's main process."""
 
@@ -135,6 +147,9 @@ class FilteredRun:
         run_name = "run" if section.ledger is None else f"{settings.folder().resolve()}"
         self.gate = Gate(reference, forecaster, self.ledger, section, identity=identity, run_name=run_name)
         workers = host.evaluator.parallel_evaluations
+        load = LoadRequest(str(settings.evaluator.resolve()), self.ledger.target, self.ledger.run_id)
+        self.evaluators = EvaluatorPool(load, settings.measure_workers or workers)
+        self._called = _called_functions(self.evaluators.info.functions, host.evaluator)
         limits = ServiceLimits(
             # With everything kept there is nothing to wait for.
             pool_size=1 if section.keep_fraction == 1.0 else workers,
@@ -142,9 +157,8 @@ class FilteredRun:
             evaluation_timeout_s=settings.evaluation_timeout_s or host.evaluator.timeout,
             host_timeout_s=host.evaluator.timeout,
             max_wait_s=section.pool.max_wait_s,
+            last_function=self._called[-1],
         )
-        load = LoadRequest(str(settings.evaluator.resolve()), self.ledger.target, self.ledger.run_id)
-        self.evaluators = EvaluatorPool(load, settings.measure_workers or workers)
         self.service = GateService(
             self.gate, self.evaluators, limits, on_spent=self._end_host, on_failure=lambda _: self._end_host()
         )
@@ -160,15 +174,19 @@ class FilteredRun:
         """Serve workers, and measure the reference first.
 
         Raises:
+            ConfigError: the evaluator does not take the configured ``evaluator_args``.
             HostError: the reference did not measure ``ok``.
         """
         address = self.service.address
+        functions = evaluation_functions(address)
+        self._check_arguments(functions["evaluate"])
         address.publish()
         self.service.start()
         self._restore_population = guard_population(self.service.program_processed)
+        self._end_watch = watch_stop(self.service.host_stops)
         atexit.register(self.close)
         if self.gate.reference_measurement() is None:
-            self._measure_reference(evaluation_functions(address))
+            self._measure_reference(functions)
         measured = self.gate.reference_measurement()
         if measured is None or measured.outcome is not Outcome.OK:
             reason = "was not measured" if measured is None else f"{measured.outcome}: {measured.error}"
@@ -179,13 +197,23 @@ class FilteredRun:
 
     def _measure_reference(self, functions: dict[str, Any]) -> None:
         path = str(self.settings.program.resolve())
-        stages = [name for name in functions if name != "evaluate"]
-        host = self.settings.host_config().evaluator
-        if host.cascade_evaluation and stages:
-            for stage in stages:
-                functions[stage](path)
-        else:
-            functions["evaluate"](path, **(host.evaluator_args or {}))
+        arguments = self.settings.host_config().evaluator.evaluator_args or {}
+        for name in self._called:
+            functions[name](path, **(arguments if name == "evaluate" else {}))
+
+    def _check_arguments(self, evaluate: Callable[..., Any]) -> None:
+        """What the host checks as well, but only after the reference was measured."""
+        arguments = self.settings.host_config().evaluator.evaluator_args
+        if not arguments:
+            return
+        signature = inspect.signature(evaluate)
+        try:
+            signature.bind(object(), **arguments)
+        except TypeError as error:
+            raise ConfigError(
+                f"evaluator_args {sorted(arguments)} do not fit evaluate{signature} of "
+                f"{self.settings.evaluator}: {error}"
+            ) from None
 
     @staticmethod
     def _end_host() -> None:
@@ -196,6 +224,7 @@ class FilteredRun:
         """Stop serving."""
         atexit.unregister(self.close)
         self._restore_population()
+        self._end_watch()
         self.service.close()
 
 

@@ -101,7 +101,10 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
     evaluator_section["parallel_evaluations"] = workers
     evaluator_section["timeout"] = math.ceil(evaluation_timeout * rounds + section.pool.max_wait_s * 10)
     if arguments.evaluator_args is not None:
-        evaluator_section["evaluator_args"] = host_cli.parse_evaluator_args(arguments.evaluator_args)
+        try:
+            evaluator_section["evaluator_args"] = host_cli.parse_evaluator_args(arguments.evaluator_args)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     host = {key: value for key, value in host.items() if key != "surrogate"}
     host["evaluator"] = evaluator_section
     settings = RunSettings(

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -52,6 +53,7 @@ class ServiceLimits:
         evaluation_timeout_s: time that one call of the evaluator may take, in seconds.
         host_timeout_s: time after which the host gives up on an evaluation, waiting included, in seconds.
         max_wait_s: longest wait for a pool to fill, in seconds.
+        last_function: the last function of the evaluator that the host may call for one candidate.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class ServiceLimits:
         evaluation_timeout_s: float,
         host_timeout_s: float,
         max_wait_s: float,
+        last_function: str = "evaluate",
     ) -> None:
+        self.last_function = last_function
         self.pool_size = pool_size
         self.workers = workers
         self.evaluation_timeout_s = evaluation_timeout_s
@@ -92,6 +96,16 @@ class _Session:
         except (OSError, EOFError):
             self.alive = False
         return self.alive
+
+    def hung_up(self) -> bool:
+        """Whether the worker's end is closed; a request that was not read yet is none."""
+        try:
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as peer:
+                return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
 
 class GateService:
@@ -136,6 +150,7 @@ class GateService:
         self._counter = 0
         self._closed = False
         self._spent_announced = False
+        self._host_stops = False
         self.workers_lost = 0
         self.failure: BaseException | None = None
 
@@ -160,6 +175,12 @@ class GateService:
         self._evaluators.close(grace_s=self._limits.evaluation_timeout_s if self._measuring else 0.0)
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def host_stops(self) -> None:
+        """The host is about to end its workers: from now on none is lost any more."""
+        with self._lock:
+            self.workers_lost += sum(session.hung_up() for session in self._sessions)
+            self._host_stops = True
 
     # -- the host's population ------------------------------------------------------------------------------
 
@@ -227,7 +248,7 @@ class GateService:
                 self._sessions.discard(session)
             self._settle(session)
             connection.close()
-            if not self._closed:
+            if not self._closed and not self._host_stops:
                 self.workers_lost += 1
                 self._pool.worker_lost()
 
@@ -370,8 +391,7 @@ class GateService:
         return self._reply(session, request, result.measurement, decision, reply=result)
 
     def _may_continue(self, function: str) -> bool:
-        functions = self._evaluators.info.functions
-        return function != "evaluate" and function != max(f for f in functions if f != "evaluate")
+        return function not in ("evaluate", self._limits.last_function)
 
     def _record_loss(self, decision: Decision, outcome: Outcome, error: str, started: float) -> CallReply:
         measurement = Measurement(outcome, gpu_seconds=time.monotonic() - started, error=error)

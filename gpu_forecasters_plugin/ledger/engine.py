@@ -61,7 +61,6 @@ def _configure_sqlite(dbapi_connection: sqlite3.Connection, _record: object) -> 
     cursor = dbapi_connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
@@ -146,9 +145,16 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that holds the write lock from its start, committed when the block ends without error."""
+def writing(engine: Engine, *, flush: bool = True) -> Iterator[Connection]:
+    """A transaction that holds the write lock from its start, committed when the block ends without error.
+
+    Args:
+        engine: the ledger's database.
+        flush: wait until the disk has it. Without, it survives the end of any process, and the next flushed
+            transaction takes it along; only a power cut in between loses it.
+    """
     with _translated(engine.url), engine.begin() as connection:
         if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if flush else 'NORMAL'}")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from gpu_forecasters_plugin._version import __version__
@@ -38,9 +40,6 @@ from gpu_forecasters_plugin.ledger.records import (
 )
 
 __all__ = ["Ledger", "Result"]
-
-_ANSWERING = [o.value for o in Outcome if o is not Outcome.INFRASTRUCTURE]
-"""Outcomes that say something about the kernel, so that a duplicate need not be measured again."""
 
 _UNFINISHED = models.measurement.c.outcome.is_(None) | models.measurement.c.provisional
 """Paid for, and a result is still to come."""
@@ -153,15 +152,13 @@ class Ledger:
         """
         now = time.time()
         sources = {c.key: escape_text(c.code) for c in candidates}
-        with writing(self._engine) as connection:
-            known = self._known_keys(connection, list(sources))
-            rows: list[dict[str, Any]] = [
+        # Not flushed: the charge that makes a decision count is, and takes it along.
+        with writing(self._engine, flush=False) as connection:
+            rows = [
                 {"run_id": self.run_id, "key": key, "code": code, "created_at": now}
                 for key, code in sources.items()
-                if key not in known
             ]
-            if rows:
-                connection.execute(insert(models.candidate), rows)
+            connection.execute(self._insert_new(models.candidate), rows)
             number = self._count(connection, models.pool)
             pool_values = asdict(pool) | {"run_id": self.run_id, "number": number, "created_at": now}
             pool_id = connection.execute(insert(models.pool).values(pool_values)).inserted_primary_key[0]  # type: ignore[index]
@@ -172,10 +169,10 @@ class Ledger:
             ids = connection.execute(numbers.order_by(models.decision.c.id)).scalars()
             return [draft.numbered(i, pool_id) for draft, i in zip(drafts, ids, strict=True)]
 
-    def _known_keys(self, connection: Connection, keys: list[str]) -> set[str]:
-        table = models.candidate
-        query = select(table.c.key).where(table.c.run_id == self.run_id, table.c.key.in_(keys))
-        return set(connection.execute(query).scalars())
+    def _insert_new(self, table: Table) -> Any:
+        """An insert that leaves rows alone that exist already."""
+        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        return dialect.insert(table).on_conflict_do_nothing()
 
     def _count(self, connection: Connection, table: Any) -> int:
         return connection.execute(
@@ -296,7 +293,9 @@ class Ledger:
                 for row in connection.execute(query).mappings()
             ]
 
+    @cached_property
     def _results_query(self) -> Select[Any]:
+        # Built once: building it costs more than running it.
         m, d, p, c = models.measurement, models.decision, models.pool, models.candidate
         forecast_columns = [
             getattr(d.c, name)
@@ -310,27 +309,15 @@ class Ledger:
             .join(d, d.c.id == m.c.decision_id)
             .join(p, p.c.id == d.c.pool_id)
             .join(c, (c.c.run_id == m.c.run_id) & (c.c.key == m.c.candidate_key))
-            .where(m.c.run_id == self.run_id, m.c.outcome.is_not(None))
+            .where(m.c.run_id == self.run_id, m.c.outcome.is_not(None), m.c.revision > bindparam("after"))
+            .order_by(m.c.revision)
         )
 
     def results_since(self, revision: int) -> list[Result]:
         """Results written after ``revision``, in the order in which they were written."""
-        m = models.measurement
-        query = self._results_query().where(m.c.revision > revision).order_by(m.c.revision)
         with reading(self._engine) as connection:
-            return [Result(row) for row in connection.execute(query).mappings()]
-
-    def answer_for(self, candidate_key: str) -> Measurement | None:
-        """An earlier measurement of the same source that says something about the kernel."""
-        m = models.measurement
-        query = (
-            self._results_query()
-            .where(m.c.candidate_key == candidate_key, m.c.outcome.in_(_ANSWERING))
-            .order_by(m.c.id)
-        )
-        with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else Result(row).measurement
+            rows = connection.execute(self._results_query, {"after": revision}).mappings()
+            return [Result(row) for row in rows]
 
     def decisions(self) -> list[dict[str, Any]]:
         """Every decision of the run beside its measurement, oldest first, as plain columns."""

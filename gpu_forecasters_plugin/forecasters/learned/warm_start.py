@@ -140,11 +140,10 @@ def _ridge_fit(blocks: Sequence[tuple[Array, Array]], ridge: float) -> Array:
         centred = features - features.mean(axis=0)
         # Every task counts the same, however many kernels it has.
         gram = gram + centred.T @ centred / len(targets)
-        right = right + centred.T @ (targets - targets.mean()) / len(targets)
+        right = right + centred.T @ (targets - float(targets.mean())) / len(targets)
     gram /= len(blocks)
     right /= len(blocks)
-    coefficients: Array = np.linalg.solve(gram + ridge * np.eye(width), right)
-    return coefficients
+    return np.asarray(np.linalg.solve(gram + ridge * np.eye(width), right), dtype=np.float64)
 
 
 def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]]) -> tuple[float, float]:

@@ -1,0 +1,205 @@
+"""What the plugin itself costs. ``python -m benchmarks.overhead`` measures, in one run on one machine:
+
+* an OpenEvolve run with the filter passing everything, over the same run without the plugin (wall time, in pairs);
+* the time of one decision for a pool of 64 when forecasts are at hand, ledger included;
+* the time of the learned forecaster for a pool of 64, training included;
+* 16 processes writing 1,000 ledger rows each: how many arrive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.report import machine, write_result
+from gpu_forecasters_plugin.bins import N_BINS
+from gpu_forecasters_plugin.candidate import Candidate
+from gpu_forecasters_plugin.config import parse_surrogate_config
+from gpu_forecasters_plugin.decision import Action, Measurement, Outcome, Reason
+from gpu_forecasters_plugin.forecast import Forecast, Query
+from gpu_forecasters_plugin.forecasters.factory import build_forecaster
+from gpu_forecasters_plugin.forecasters.scripted import ScriptedForecaster
+from gpu_forecasters_plugin.gate import Gate
+from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
+from gpu_forecasters_plugin.recorded.evaluator import CALL_LOG_VARIABLE, EVAL_SECONDS_VARIABLE
+from gpu_forecasters_plugin.recorded.openevolve_task import write_openevolve_task
+from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
+
+POOL = 64
+
+
+def openevolve_ratio(task: str, pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
+    """Wall time with the filter passing everything over wall time without it, pair by pair.
+
+    Args:
+        task: recorded task.
+        pairs: how many pairs of runs, in turn.
+        iterations: proposals of each run, all of them measured.
+        seconds: simulated length of one measurement; a real one takes seconds.
+    """
+    pool = load_task(task)
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, _serve(pool) as server:
+        files = write_openevolve_task(
+            task, Path(folder) / "task", api_base=server.base_url, iterations=iterations, workers=4
+        )
+        section = Path(folder) / "surrogate.yaml"
+        everything = {"surrogate": {"keep_fraction": 1.0, "oversample": 1, "forecaster": {"kind": "climatology"}}}
+        section.write_text(yaml.safe_dump(everything))
+        common = [str(files.initial_program), str(files.evaluator), "--config", str(files.config)]
+        common += ["--log-level", "WARNING", "--output"]
+        plain = [sys.executable, "-m", "openevolve.cli", *common]
+        filtered = [sys.executable, "-m", "gpu_forecasters_plugin.cli.app", "openevolve", *common]
+        for number in range(pairs):
+            without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
+            with_it = _wall_time(
+                [*filtered, f"{folder}/filtered-{number}", "--surrogate", str(section)], folder, seconds
+            )
+            ratios.append(with_it / without)
+            print(f"pair {number + 1}: {with_it:.1f} s / {without:.1f} s = {ratios[-1]:.3f}", flush=True)
+    return {
+        "wall_time_ratio_median": statistics.median(ratios),
+        "wall_time_ratios": ratios,
+        "iterations": iterations,
+        "measurement_seconds": seconds,
+    }
+
+
+def _serve(pool: Any) -> Any:
+    return serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=0))
+
+
+def _wall_time(command: list[str], folder: str, seconds: float) -> float:
+    environment = os.environ | {EVAL_SECONDS_VARIABLE: str(seconds), CALL_LOG_VARIABLE: f"{folder}/calls.jsonl"}
+    started = time.perf_counter()
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def _weights(query: Query) -> Forecast:
+    return Forecast.from_weights([1 + (int(query.candidate_key[i], 16)) for i in range(N_BINS)])
+
+
+def decision_time(pools: int = 40) -> dict[str, float]:
+    """Median and 90th percentile of one ``Gate.ask`` for 64 candidates, forecasts at hand, in milliseconds."""
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        config = parse_surrogate_config({"seed": 1})
+        reference = Candidate("reference", "x = 0")
+        gate = Gate(reference, ScriptedForecaster(_weights), Ledger(Path(folder) / "ledger.sqlite3"), config)
+        for number in range(pools):
+            asked = [Candidate(f"{number}-{i}", f"x = {number * POOL + i + 1}") for i in range(POOL)]
+            started = time.perf_counter()
+            decisions = gate.ask(asked)
+            times.append((time.perf_counter() - started) * 1e3)
+            for decision in decisions:
+                if decision.measure:
+                    gate.tell(decision.id, Measurement(Outcome.OK, speedup=1.0 + decision.id % 7 / 10))
+    return {"median_ms": statistics.median(times), "p90_ms": statistics.quantiles(times, n=10)[-1]}
+
+
+def learned_time(task: str) -> dict[str, float]:
+    """Seconds for the learned forecaster's first and a later pool of 64, with what it had to learn by then."""
+    pool = load_task(task)
+    config = parse_surrogate_config({"keep_fraction": 0.5, "deferral": {"threshold": None}})
+    forecaster = build_forecaster(config.forecaster, operation=pool.operation)
+    reference = Candidate("reference", pool.reference.code)
+    others = [Candidate(c.id, c.code) for c in pool.candidates.values() if c.id != pool.reference_id]
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Gate(reference, forecaster, Ledger(Path(folder) / "ledger.sqlite3"), config)
+        for first in range(0, len(others) - POOL + 1, POOL):
+            started = time.perf_counter()
+            decisions = gate.ask(others[first : first + POOL])
+            times.append(time.perf_counter() - started)
+            for decision in decisions:
+                if decision.measure:
+                    recorded = pool.candidates[decision.candidate_id]
+                    speedup = pool.speedup(recorded.id)
+                    gate.tell(decision.id, Measurement(recorded.outcome, recorded.time_us, speedup))
+    return {"first_pool_s": times[0], "last_pool_s": times[-1], "pools": float(len(times))}
+
+
+def _write_rows(path: str, run_id: int, decisions: list[int]) -> None:
+    ledger = Ledger(path)
+    ledger.follow_run(run_id)
+    worker = Worker.current()
+    for decision in decisions:
+        assert ledger.charge(decision, worker)
+        ledger.record_result(decision, Measurement(Outcome.OK, speedup=1.0, gpu_seconds=0.1))
+
+
+def ledger_writers(processes: int = 16, rows: int = 1000) -> dict[str, float]:
+    """Rows that many processes charge and close at once; all must arrive."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "ledger.sqlite3")
+        ledger = Ledger(path)
+        reference = Candidate("r", "x = 0")
+        ledger.begin_run(RunIdentity("bench", reference.key))
+        draft = DecisionDraft("c", reference.key, Action.MEASURE, Reason.AUDIT)
+        made = ledger.record_pool(PoolDraft(processes * rows), [draft] * (processes * rows), [reference])
+        numbers = [decision.id for decision in made]
+        context = get_context("spawn")
+        started = time.perf_counter()
+        writers = [
+            context.Process(target=_write_rows, args=(path, ledger.run_id, numbers[i::processes]))
+            for i in range(processes)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        seconds = time.perf_counter() - started
+        use = ledger.budget_use()
+    return {
+        "processes": processes,
+        "rows_written": processes * rows,
+        "rows_found": use.measurements - use.open,
+        "seconds": seconds,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    options = parser.parse_args(arguments)
+    task = recorded_task_names()[0]
+    found = {
+        "decision": decision_time(),
+        "learned": learned_time(task),
+        "ledger": ledger_writers(),
+        "openevolve": openevolve_ratio(task, options.pairs, options.iterations, options.seconds),
+    }
+    decision, learned, rows, ratio = (found[k] for k in ("decision", "learned", "ledger", "openevolve"))
+    text = f"""{machine()}
+
+| what | figure |
+|---|---|
+| OpenEvolve with the filter passing everything / without the plugin, wall time, median of {options.pairs} pairs | {ratio["wall_time_ratio_median"]:.3f} ({", ".join(f"{r:.3f}" for r in ratio["wall_time_ratios"])}) |
+| decision for a pool of {POOL}, forecasts at hand, ledger included | median {decision["median_ms"]:.1f} ms, 90th percentile {decision["p90_ms"]:.1f} ms |
+| learned forecaster and decision for a pool of {POOL}, training included ({task}) | first {learned["first_pool_s"]:.2f} s, last {learned["last_pool_s"]:.2f} s |
+| {rows["processes"]} processes, {rows["rows_written"]:,} measurements charged and closed | {rows["rows_found"]:,} found, {rows["rows_written"] / rows["seconds"]:.0f} per second |
+
+OpenEvolve: {options.iterations} iterations, measurements of {options.seconds} s each, 4 at once.
+"""
+    write_result("overhead", json.dumps(found, indent=1) + "\n", text)
+
+
+if __name__ == "__main__":
+    main()

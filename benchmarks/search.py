@@ -1,0 +1,104 @@
+"""Search at equal budget on every recorded task: does the filter find faster kernels for the same measurements?
+
+``python -m benchmarks.search`` replays each task in process with 30 paired seeds and 128 measurements per search, and
+reads the figures at 32 and 64 measurements off the same curves. ``--host openevolve`` does one task through real
+OpenEvolve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import machine, write_result
+from gpu_forecasters_plugin.compare import ARM_NAMES, run_comparison
+from gpu_forecasters_plugin.compare.records import ArmRun
+from gpu_forecasters_plugin.compare.statistics import compare_arms
+from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
+from gpu_forecasters_plugin.recorded.pool import recorded_task_names
+
+BUDGETS = (32, 64, 128)
+
+
+def _cut(summary: dict[str, Any], budget: int) -> dict[str, list[ArmRun]]:
+    """The searches of a summary as they stood after ``budget`` measurements."""
+    runs: dict[str, list[ArmRun]] = {}
+    for name, arm in summary["arms"].items():
+        curves = [tuple(curve[:budget]) for curve in arm["curve"]]
+        runs[name] = [ArmRun(name, seed, c, 0, 0.0) for seed, c in zip(summary["seeds"], curves, strict=True)]
+    return runs
+
+
+def figures(summary: dict[str, Any], budgets: Sequence[int]) -> list[dict[str, Any]]:
+    """One row per budget and arm."""
+    rows: list[dict[str, Any]] = []
+    for budget in budgets:
+        runs = _cut(summary, budget)
+        for name, found in runs.items():
+            row = compare_arms(found, runs["baseline"], budget, summary["pool_best_speedup"])
+            rows.append({"task": summary["task"], "budget": budget, "arm": name} | row)
+    return rows
+
+
+def _cell(row: dict[str, Any]) -> str:
+    interval = row["ci95"]
+    ratio = row["measurements_to_match_ratio"]
+    shown = [
+        row["task"],
+        str(row["budget"]),
+        row["arm"],
+        f"{row['share_of_pool_best']:.3f}",
+        f"{row['mean_ratio']:.3f}",
+        "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
+        "never" if ratio is None else f"{ratio:.2f}",
+        f"{row['worse_than_2pct_share']:.2f}",
+    ]
+    return "| " + " | ".join(shown) + " |"
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    head = (
+        "| task | budget | arm | share of the pool's best | best over baseline's (geometric mean) | 95 % interval "
+        "| times fewer measurements to match | seeds worse by over 2 % |\n|---|---|---|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(_cell(row) for row in rows) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the comparison and write its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", default="inprocess")
+    parser.add_argument("--tasks", nargs="*", default=None, help="default: all, or the first for openevolve")
+    parser.add_argument("--seeds", type=int, default=None)
+    parser.add_argument("--budget", type=int, default=None)
+    parser.add_argument("--surrogate", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    real = options.host == "openevolve"
+    tasks = options.tasks or (recorded_task_names()[:1] if real else recorded_task_names())
+    budget = options.budget or (64 if real else max(BUDGETS))
+    seeds = options.seeds or (10 if real else 30)
+    section = SurrogateConfig() if options.surrogate is None else load_surrogate_config(options.surrogate)
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        with tempfile.TemporaryDirectory() as folder:
+            summary = run_comparison(
+                task,
+                host=options.host,
+                budget=budget,
+                seeds=seeds,
+                arms=ARM_NAMES,
+                surrogate=section,
+                out=Path(folder),
+            )
+        rows += figures(summary, [b for b in BUDGETS if b <= budget] or [budget])
+        print(_table(rows[-len(ARM_NAMES) :]))
+    text = f"Host {options.host}, {seeds} paired seeds, {budget} measurements per search. {machine()}\n\n"
+    write_result(f"search_{options.host}", json.dumps(rows, indent=1) + "\n", text + _table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpu_forecasters_plugin.config import GuardConfig
+from gpu_forecasters_plugin.policies import trust
+from gpu_forecasters_plugin.policies.guard import NOISE_LOG2
+
+GUARD = GuardConfig()
+Pool = list[tuple[float, float]]
+
+
+def pools(direction: float, count: int, *, noise: float = 0.0, seed: int = 0) -> list[Pool]:
+    """Pools of four whose scores follow the truth, by sign and with noise."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        truths = [chance.gauss(0, 1) for _ in range(4)]
+        made.append([(direction * truth + noise * chance.gauss(0, 1), truth) for truth in truths])
+    return made
+
+
+def test_a_new_forecaster_is_trusted() -> None:
+    assert trust([], GUARD) == pytest.approx(1.0)
+
+
+def test_a_good_forecaster_keeps_its_slots() -> None:
+    assert trust(pools(1.0, 30, noise=0.5), GUARD) == pytest.approx(1.0)
+
+
+def test_an_inverted_forecaster_loses_them_all() -> None:
+    assert trust(pools(-1.0, 5), GUARD) == pytest.approx(0.0)
+
+
+def test_a_random_forecaster_loses_most_of_them() -> None:
+    verdicts = [trust(pools(0.0, 40, noise=1.0, seed=seed), GUARD) for seed in range(40)]
+    assert sum(verdicts) / len(verdicts) < 0.6
+
+
+def test_trust_comes_back_with_good_forecasts() -> None:
+    bad = pools(-1.0, 10)
+    after = [trust([*bad, *pools(1.0, more, seed=1)], GUARD) for more in (0, 10, 40)]
+    assert after[0] == 0.0 and after[-1] == 1.0 and after == sorted(after)
+
+
+def test_differences_within_the_noise_of_measuring_are_no_evidence() -> None:
+    ties = [[(1.0, 0.0), (0.0, NOISE_LOG2)]] * 50
+    assert trust(ties, GUARD) == trust([], GUARD)
+    assert trust([[(1.0, 0.0), (0.0, 2 * NOISE_LOG2)]] * 50, GUARD) == pytest.approx(0.0)
+
+
+def test_equal_scores_are_worth_what_chance_is() -> None:
+    tied = [[(0.0, truth) for truth in (0.0, 1.0, 2.0, 3.0)]] * 50
+    assert trust(tied, GUARD) < 0.35
+
+
+def test_pairs_are_compared_within_a_pool_only() -> None:
+    assert trust([[(5.0, -1.0)], [(-5.0, 1.0)]] * 20, GUARD) == trust([], GUARD)
+
+
+def test_a_guard_that_is_off_trusts_anybody() -> None:
+    assert trust(pools(-1.0, 20), GuardConfig(enabled=False)) == 1.0
