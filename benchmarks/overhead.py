@@ -28,7 +28,7 @@ from gpu_forecasters_plugin.bins import N_BINS
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.config import parse_surrogate_config
 from gpu_forecasters_plugin.decision import Action, Measurement, Outcome, Reason
-from gpu_forecasters_plugin.forecast import Forecast, Query
+from gpu_forecasters_plugin.forecast import Forecast
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.forecasters.scripted import ScriptedForecaster
 from gpu_forecasters_plugin.gate import Gate
@@ -89,17 +89,15 @@ def _wall_time(command: list[str], folder: str, seconds: float) -> float:
     return time.perf_counter() - started
 
 
-def _weights(query: Query) -> Forecast:
-    return Forecast.from_weights([1 + (int(query.candidate_key[i], 16)) for i in range(N_BINS)])
-
-
 def decision_time(pools: int = 40) -> dict[str, float]:
     """Median and 90th percentile of one ``Gate.ask`` for 64 candidates, forecasts at hand, in milliseconds."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         config = parse_surrogate_config({"seed": 1})
         reference = Candidate("reference", "x = 0")
-        gate = Gate(reference, ScriptedForecaster(_weights), Ledger(Path(folder) / "ledger.sqlite3"), config)
+        made = [Forecast.from_weights([1 + (i * 7 + b * 5) % 11 for b in range(N_BINS)]) for i in range(POOL)]
+        forecaster = ScriptedForecaster(made * pools)
+        gate = Gate(reference, forecaster, Ledger(Path(folder) / "ledger.sqlite3"), config)
         for number in range(pools):
             asked = [Candidate(f"{number}-{i}", f"x = {number * POOL + i + 1}") for i in range(POOL)]
             started = time.perf_counter()

@@ -16,30 +16,57 @@ from gpu_forecasters_plugin.errors import HostError
 
 __all__ = ["evaluation_functions"]
 
-_local = threading.local()
 
+class _Connections:
+    """This process's connections to the gate service.
 
-def _connection(address: ServiceAddress) -> Connection:
-    """This thread's connection; a forked child must not talk over its parent's."""
-    found = getattr(_local, "connection", None)
-    if found is None or _local.owner != (os.getpid(), address.path):
+    The host runs every call, and every stage of a cascade, in whichever thread of its executor is free; the service
+    knows a cascade by its connection. So connections belong to no thread, and a later stage gets that of the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Connection, str]] = []
+        self._owner: tuple[int, str] | None = None
+
+    def take(self, address: ServiceAddress, program_path: str) -> Connection:
+        """The connection that this program's last call used, else an idle one, else a new one.
+
+        Raises:
+            HostError: there is no gate service any more.
+        """
+        with self._lock:
+            if self._owner != (os.getpid(), address.path):
+                # A forked child must not talk over its parent's.
+                self._idle, self._owner = [], (os.getpid(), address.path)
+            same = [entry for entry in self._idle if entry[1] == program_path]
+            if self._idle:
+                entry = same[-1] if same else self._idle[-1]
+                self._idle.remove(entry)
+                return entry[0]
         try:
-            found = Client(address.path, family="AF_UNIX", authkey=address.key)
+            return Client(address.path, family="AF_UNIX", authkey=address.key)
         except (OSError, EOFError) as error:
             raise HostError(f"the gate service of this run is gone ({error}); start the run again") from None
-        _local.connection, _local.owner = found, (os.getpid(), address.path)
-    return found
+
+    def give_back(self, connection: Connection, program_path: str) -> None:
+        with self._lock:
+            self._idle.append((connection, program_path))
+
+
+_connections = _Connections()
 
 
 def _evaluate(address: ServiceAddress, function: str, program_path: str, kwargs: dict[str, Any]) -> Any:
     request = EvaluationRequest(function, program_path, kwargs, is_seed=os.getpid() == address.pid)
-    connection = _connection(address)
+    connection = _connections.take(address, program_path)
     try:
         connection.send(request)
         reply: EvaluationReply = connection.recv()
     except (OSError, EOFError):
-        _local.connection = None
+        connection.close()
         raise HostError("the gate service of this run has ended; start the run again to resume it") from None
+    _connections.give_back(connection, program_path)
     return EvaluationResult(metrics=reply.metrics, artifacts=reply.artifacts)
 
 

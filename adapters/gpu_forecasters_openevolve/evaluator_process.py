@@ -15,13 +15,14 @@ import sys
 import time
 import traceback
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
 from gpu_forecasters_plugin.config import MetricConfig
 from gpu_forecasters_plugin.decision import Measurement, Outcome
+from gpu_forecasters_plugin.errors import LedgerWriteError
 from gpu_forecasters_plugin.ledger import Ledger
 from gpu_forecasters_plugin.measuring import EvaluatorAnswer, MetricReader, parts_of, payload_of
 
@@ -77,11 +78,15 @@ class CallRequest:
 
 @dataclass(frozen=True)
 class CallReply:
-    """What came of a call: the typed measurement, already in the ledger, and the answer for the host."""
+    """What came of a call: the typed measurement and the answer for the host.
+
+    ``written`` says whether the measurement is in the ledger; else the run's own process is to write it.
+    """
 
     measurement: Measurement
     answer: EvaluatorAnswer | None
     traceback: str | None = None
+    written: bool = True
 
 
 class _Evaluator:
@@ -192,7 +197,10 @@ def _serve(connection: Connection) -> None:
     while True:
         request: CallRequest = connection.recv()
         reply = _run(evaluator, request)
-        ledger.record_result(request.decision_id, reply.measurement, provisional=request.provisional)
+        try:
+            ledger.record_result(request.decision_id, reply.measurement, provisional=request.provisional)
+        except LedgerWriteError:
+            reply = replace(reply, written=False)
         try:
             connection.send(reply)
         except BrokenPipeError:
@@ -200,7 +208,7 @@ def _serve(connection: Connection) -> None:
         except Exception:
             # An answer that cannot be pickled still reaches the host as plain values.
             plain = EvaluatorAnswer(*_plain_parts(reply))
-            connection.send(CallReply(reply.measurement, plain, reply.traceback))
+            connection.send(replace(reply, answer=plain))
 
 
 def _plain_parts(reply: CallReply) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -58,8 +58,12 @@ class EvaluatorProcess:
         theirs.close()
         self._connection = Connection(ours.detach())
         self.worker = self._identity()
-        self._connection.send(load)
-        self.info: protocol.EvaluatorInfo = self._receive(_LOAD_TIMEOUT_S)
+        try:
+            self._connection.send(load)
+            self.info: protocol.EvaluatorInfo = self._receive(_LOAD_TIMEOUT_S)
+        except (EvaluatorDied, EvaluatorTimeout, BrokenPipeError) as error:
+            self.kill()
+            raise HostError(f"evaluator {load.evaluator_path} cannot be loaded: {error}") from None
         if self.info.problem is not None:
             self.stop()
             raise HostError(f"evaluator {load.evaluator_path} cannot be loaded: {self.info.problem}")

@@ -26,11 +26,12 @@ SUPPORTED_VERSIONS = "0.4.1 and newer 0.4 releases"
 _PARAMETERS = ["self", "program", "iteration", "target_island"]
 
 
-def guard_population(on_processed: Callable[[str], None]) -> Callable[[], None]:
+def guard_population(on_processed: Callable[[str, bool], None]) -> Callable[[], None]:
     """Refuse unmeasured programs in this process's population from now on.
 
     Args:
-        on_processed: called with the source key of each program that the host has admitted or refused.
+        on_processed: called for each program that the host has dealt with: its source key, and whether it came
+            with the evaluator's answer.
 
     Returns:
         A function that takes the check away again.
@@ -53,12 +54,13 @@ def guard_population(on_processed: Callable[[str], None]) -> Callable[[], None]:
         target_island: int | None = None,
     ) -> str | None:
         admitted: str | None = None
-        if is_admissible(program.metrics):
+        admissible = is_admissible(program.metrics)
+        if admissible:
             admitted = original(self, program, iteration, target_island)
         elif iteration is not None:
             # As the host's own admission does, so that checkpoints count this iteration.
             self.last_iteration = max(self.last_iteration, iteration)
-        on_processed(source_key(program.code))
+        on_processed(source_key(program.code), admissible)
         return admitted
 
     ProgramDatabase.add = add  # type: ignore[method-assign]

@@ -14,15 +14,14 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from openevolve import cli as host_cli
-from openevolve.config import load_config
 
-from gpu_forecasters_openevolve.filtered import FilteredRun, RunSettings, open_run
+from gpu_forecasters_openevolve.drop_in import FilteredRun, RunSettings, open_run
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
 
@@ -74,8 +73,17 @@ def _existing(path: str | None, what: str) -> Path | None:
     return found.resolve()
 
 
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end: a run may die in the middle, and the host writes this file last."""
+    try:
+        json.loads((checkpoint / "metadata.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _latest_checkpoint(out: Path) -> Path | None:
-    folders = [p for p in (out / "checkpoints").glob("checkpoint_*") if (p / "metadata.json").exists()]
+    folders = [p for p in (out / "checkpoints").glob("checkpoint_*") if _is_whole(p)]
     return max(folders, key=lambda p: int(p.name.rpartition("_")[2]), default=None)
 
 
@@ -85,12 +93,11 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
     assert program is not None and evaluator is not None
     config = _existing(arguments.config, "config")
     out = Path(arguments.output).resolve() if arguments.output else program.parent / "openevolve_output"
-    host_config = load_config(None if config is None else str(config))
+    settings = RunSettings(program, evaluator, config, _existing(surrogate, "surrogate file"), out)
+    host_config = settings.host_config()
     host: dict[str, Any] = {} if config is None else yaml.safe_load(config.read_text("utf-8-sig")) or {}
     iterations = arguments.iterations if arguments.iterations is not None else host_config.max_iterations
-    settings = RunSettings(
-        program, evaluator, config, _existing(surrogate, "surrogate file"), out, measurements=iterations + 1
-    )
+    settings = replace(settings, measurements=iterations + 1)
     section = settings.section()
     measure_workers = host_config.evaluator.parallel_evaluations
     workers = _proposal_workers(section, measure_workers)

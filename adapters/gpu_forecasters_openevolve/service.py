@@ -184,14 +184,20 @@ class GateService:
 
     # -- the host's population ------------------------------------------------------------------------------
 
-    def program_processed(self, key: str) -> None:
+    def program_processed(self, key: str, answered: bool) -> None:
         """The host has put a program into its population, or refused it.
 
         Once the budget is spent and no result is on its way any more, the run can end.
+
+        Args:
+            key: the program's source.
+            answered: it came with the evaluator's answer. The same source may have been skipped before: that
+                earlier program says nothing about the result that is on its way.
         """
-        self._settle_stopped(key)
+        if answered:
+            self._settle_stopped(key)
         with self._lock:
-            for session in self._sessions:
+            for session in self._sessions if answered else ():
                 session.awaiting.discard(key)
             if self._spent_announced or self._measuring or any(s.awaiting for s in self._sessions):
                 return
@@ -209,6 +215,12 @@ class GateService:
         for session in idle:
             if session.unsettled is not None and session.unsettled.candidate_key == key:
                 self._settle(session)
+
+    def _expect_nothing(self, session: _Session, decision: Decision) -> None:
+        """The host will refuse this program: no result of it is on its way, and no further stage follows."""
+        with self._lock:
+            session.awaiting.discard(decision.candidate_key)
+        self._settle(session)
 
     def _settle(self, session: _Session) -> None:
         """No further stage follows: let what the last one said stand, so that it answers for duplicates."""
@@ -330,6 +342,7 @@ class GateService:
             session.evaluator = evaluator
             try:
                 if not self.gate.start(decision.id, evaluator.worker):
+                    self._expect_nothing(session, decision)
                     spent = Decision(
                         decision.id,
                         decision.candidate_id,
@@ -382,6 +395,8 @@ class GateService:
         started = time.monotonic()
         try:
             result = evaluator.call(call, self._limits.evaluation_timeout_s)
+            if not result.written:
+                self._tell(decision, result.measurement, provisional=call.provisional)
         except EvaluatorTimeout as error:
             result = self._record_loss(decision, Outcome.TIMEOUT, str(error), started)
         except EvaluatorDied as error:
@@ -395,15 +410,18 @@ class GateService:
 
     def _record_loss(self, decision: Decision, outcome: Outcome, error: str, started: float) -> CallReply:
         measurement = Measurement(outcome, gpu_seconds=time.monotonic() - started, error=error)
-        for attempt in range(_WRITE_ATTEMPTS):
-            try:
-                self.gate.tell(decision.id, measurement)
-                break
-            except LedgerWriteError:
-                if attempt == _WRITE_ATTEMPTS - 1:
-                    raise
-                time.sleep(1.0)
+        self._tell(decision, measurement)
         return CallReply(measurement, None)
+
+    def _tell(self, decision: Decision, measurement: Measurement, *, provisional: bool = False) -> None:
+        """Write a result that was paid for; a ledger that cannot be written gets a minute to recover."""
+        for _ in range(_WRITE_ATTEMPTS - 1):
+            try:
+                self.gate.tell(decision.id, measurement, provisional=provisional)
+                return
+            except LedgerWriteError:
+                time.sleep(1.0)
+        self.gate.tell(decision.id, measurement, provisional=provisional)
 
     def _reply(
         self,
@@ -417,6 +435,7 @@ class GateService:
     ) -> EvaluationReply:
         answer = reply.answer if reply is not None else answers_in(measurement.payload).get(request.function)
         if measurement.outcome is Outcome.IMPLAUSIBLE and not request.is_seed:
+            self._expect_nothing(session, decision)
             return not_admitted_reply(measurement)
         if answer is None:
             trace = reply.traceback if reply is not None else None

@@ -24,9 +24,9 @@ def watch_stop(on_stopping: Callable[[], None]) -> Callable[[], None]:
         on_stopping()
         original(self)
 
-    ProcessParallelController.stop = stop
+    ProcessParallelController.stop = stop  # type: ignore[method-assign]
 
     def restore() -> None:
-        ProcessParallelController.stop = original
+        ProcessParallelController.stop = original  # type: ignore[method-assign]
 
     return restore

@@ -40,6 +40,9 @@ REPEATS = 40
 REPEATS_SLOW = 20
 SLOW_MS = 50.0
 WARM_UP = 5
+BATCH = 10
+MAX_LEAD_MS = 12.0
+CYCLES_PER_MS = 1_800_000
 FLUSH_BYTES = 512 << 20
 CANDIDATE_TIMEOUT_S = 30.0
 COMPILE_TIMEOUT_S = 240.0
@@ -359,7 +362,8 @@ def child_main(mode: str, name: str, run: int) -> None:
             if not row.get("fatal"):
                 try:
                     torch.cuda.synchronize()
-                    torch.cuda.empty_cache()
+                    if torch.cuda.memory_reserved() > 24 << 30:
+                        torch.cuda.empty_cache()
                 except Exception as error:  # noqa: BLE001
                     row = {"outcome": "runtime_error", "error": _first_line(error), "fatal": True}
         print(json.dumps(row), file=answers, flush=True)
@@ -539,15 +543,22 @@ def choose(variants: list[Variant], sample: int | None) -> list[int]:
     return sorted(picked)
 
 
+def finished(path: Path) -> set[str]:
+    """The ids of the candidates that a file holds already."""
+    if not path.exists():
+        return set()
+    return {row["id"] for row in map(json.loads, path.read_text().splitlines()) if "id" in row}
+
+
 def measure(name: str, run: int, out: Path, sample: int | None, deadline: float) -> None:
     """Measures a task's sources one after the other, each once."""
     variants = load_task(name).generate()
     path = out / f"{name}.run{run}.jsonl"
-    done = set()
-    if path.exists():
-        done = {row.get("id") for row in map(json.loads, path.read_text().splitlines())}
+    done = finished(path)
     todo = [index for index in choose(variants, sample) if variants[index].id not in done]
     random.Random(f"{name} {run}").shuffle(todo)
+    if not todo:
+        return
     child = Child("measure", name, run, out / f"{name}.run{run}.log")
     outcomes: Counter[str] = Counter()
     begun = time.monotonic()
@@ -598,8 +609,9 @@ def main() -> None:
     for name in options.task:
         variants = load_task(name).generate()
         check_distinct(variants)
-        chosen = choose(variants, options.sample)
-        if not options.no_compile:
+        done = [finished(options.out / f"{name}.run{run}.jsonl") for run in options.runs]
+        chosen = [i for i in choose(variants, options.sample) if not all(variants[i].id in ids for ids in done)]
+        if chosen and not options.no_compile:
             compile_all(name, variants, chosen, options.workers, options.out)
         for run in options.runs:
             measure(name, run, options.out, options.sample, deadline)

@@ -1012,6 +1012,85 @@ def run(x):
     total = torch.exp(ordered - top).sum(dim=-1, keepdim=True)
     return torch.exp(x - top) / total
 """,
+    "exp2_chain": """import torch
+
+LOG2E = 1.4426950408889634
+
+
+def run(x):
+    scaled = (x - x.amax(dim=1, keepdim=True)) * LOG2E
+    powers = torch.exp2(scaled)
+    return powers * powers.sum(dim=1, keepdim=True).reciprocal()
+""",
+    "power_of_e": """import math
+
+import torch
+
+
+def run(x):
+    z = x - torch.max(x, dim=-1, keepdim=True)[0]
+    p = torch.pow(torch.full_like(z, math.e), z)
+    return torch.div(p, torch.sum(p, dim=-1, keepdim=True))
+""",
+    "addcdiv": """import torch
+
+
+def run(x):
+    e = torch.exp(torch.sub(x, x.amax(-1, keepdim=True)))
+    s = e.sum(-1, keepdim=True).expand_as(e)
+    return torch.addcdiv(torch.zeros_like(e), e, s)
+""",
+    "einsum_sum": """import torch
+
+
+def run(x):
+    e = (x - x.amax(dim=-1, keepdim=True)).exp()
+    s = torch.einsum("ij->i", e)
+    return torch.einsum("ij,i->ij", e, 1.0 / s)
+""",
+    "guarded": """import torch
+
+
+def softmax(x, dim=-1, eps=1e-12):
+    x = x.float()
+    x = torch.nan_to_num(x, nan=0.0, posinf=1e30, neginf=-1e30)
+    m = torch.amax(x, dim=dim, keepdim=True)
+    e = torch.exp(torch.clamp(x - m, max=0.0))
+    return e / (e.sum(dim=dim, keepdim=True) + eps)
+
+
+def run(x):
+    return softmax(x).to(x.dtype)
+""",
+    "two_step_log": """import torch
+
+
+def run(x):
+    m = x.amax(dim=-1, keepdim=True)
+    z = x - m
+    log_sum = torch.log(torch.exp(z).sum(dim=-1, keepdim=True))
+    return torch.exp(z - log_sum)
+""",
+    "double_sum": """import torch
+
+
+def run(x):
+    e = torch.exp(x - x.amax(dim=-1, keepdim=True))
+    # accumulate in float64 for accuracy
+    s = e.double().sum(dim=-1, keepdim=True)
+    return (e / s).float()
+""",
+    "list_of_rows": """import torch
+
+
+def run(x):
+    outs = []
+    for part in x.split(64):
+        m, _ = part.max(dim=1, keepdim=True)
+        e = torch.exp(part - m)
+        outs.append(e / e.sum(dim=1, keepdim=True))
+    return torch.vstack(outs)
+""",
     "where_mask": """import torch
 
 
@@ -1075,6 +1154,43 @@ def chunked(body: str, chunk: int) -> Variant:
     return make_variant(choices, code, "triton" if body == "triton" else "pytorch")
 
 
+WRAPS = {
+    "copies": """
+
+def run(x):
+    source = x.detach().clone().contiguous()
+    result = launch(source).clone()
+    total = result.sum(dim=-1, keepdim=True)
+    return result / total  # sums to one exactly
+""",
+    "sliced": """
+
+def run(x):
+    result = torch.zeros_like(x)
+    for k in range(0, x.shape[0], 128):
+        result[k : k + 128] = launch(x[k : k + 128])
+    return result
+""",
+    "checked": """
+
+def run(x):
+    y = launch(x)
+    expected = torch.softmax(x, dim=-1)
+    error = (y - expected).abs().max().item()
+    if error > 1e-3:
+        print("kernel deviates", error)
+        return expected
+    return y
+""",
+}
+
+
+def wrapped(base: Variant, wrap: str) -> Variant:
+    """A sound kernel inside a careless wrapper."""
+    code = base.code.replace("def run(x):", "def launch(x):") + WRAPS[wrap]
+    return make_variant({**base.choices, "wrap": wrap}, code, base.language)
+
+
 SEED_KEY: Key = three_pass(256, 4, "scalar", "store_exp").key
 
 
@@ -1096,7 +1212,7 @@ def generate() -> list[Variant]:
         for h in ("clone_in", "sync", "nan_check", "renormalise")
     ]
     pool += [three_pass(1024, 4, "vector", "recompute", host=h) for h in ("clone_out", "zeros_out")]
-    pool += [online(b, w, s) for b, w, s in product((256, 1024, 4096), (4, 8), ("scalar", "lanes"))]
+    pool += [online(b, w, s) for b, w, s in product((256, 1024), (4, 8), ("scalar", "lanes"))]
     pool += [online(b, 8, "lanes_exp2") for b in (1024, 2048, 4096)]
     pool += [
         online(128, 1, "scalar"),
@@ -1104,7 +1220,7 @@ def generate() -> list[Variant]:
         online(4096, 16, "lanes"),
         online(2048, 8, "lanes"),
     ]
-    pool += [online(b, 8, s, hints=True) for b, s in product((1024, 4096), ("scalar", "lanes"))]
+    pool += [online(b, 8, s, hints=True) for b, s in ((1024, "scalar"), (1024, "lanes"), (4096, "lanes"))]
     pool += [online(2048, 8, "lanes", loop=loop) for loop in ("staged", "backwards")]
     pool += [online(1024, 8, "scalar", loop=loop) for loop in ("staged", "backwards")]
     pool += [
@@ -1114,7 +1230,7 @@ def generate() -> list[Variant]:
     pool += [online(1024, 4, "scalar", host=h) for h in ("clone_in", "sync", "double_sync", "nan_check")]
     pool += [full_row(w) for w in ("4", "8", "16", "32", "tutorial", "per_1024", "per_512", "per_256")]
     pool += [full_row("1"), full_row("2")]
-    pool += [full_row(w, m) for w, m in product(("16", "per_512"), ("reciprocal", "exp2", "log", "builtin"))]
+    pool += [full_row("16", m) for m in ("exp2", "builtin")] + [full_row("per_512", m) for m in ("exp2", "log")]
     pool += [full_row(w, hints=True) for w in ("8", "16", "per_512", "per_256")]
     pool += [
         full_row("per_512", "exp2", hints=True),
@@ -1125,14 +1241,14 @@ def generate() -> list[Variant]:
         full_row("16", host=h)
         for h in ("clone_in", "sync", "nan_check", "clone_out", "renormalise", "zeros_out")
     ]
-    pool += [persistent(v, w, s) for v, w, s in product(("1", "4"), (8, 16), (1, 2))]
-    pool += [persistent("2", 32, 1), persistent("2", 16, 1), persistent("2", 16, 3), persistent("4", 4, 1)]
+    pool += [persistent(v, w, s) for v, w, s in (("1", 8, 1), ("1", 8, 2), ("1", 16, 1), ("4", 16, 1), ("4", 16, 2))]
+    pool += [persistent("2", 16, 1), persistent("2", 16, 3), persistent("4", 4, 1)]
     pool += [persistent("one_per_sm_guess", 8, 1), persistent("one_per_sm_guess", 16, 2)]
     pool += [tile(r, c, w) for r, c, w in product((2, 4), (128, 512), (4, 8))]
-    pool += [tile(r, c, 4, "separate") for r, c in product((2, 4), (128, 512))]
-    pool += [tile(16, 64, 4), tile(16, 64, 4, "separate"), tile(8, 64, 2), tile(2, 1024, 8), tile(2, 2048, 8)]
+    pool += [tile(r, c, 4, "separate") for r, c in ((2, 128), (4, 512))]
+    pool += [tile(16, 64, 4), tile(8, 64, 2), tile(2, 1024, 8), tile(2, 2048, 8)]
     pool += [tile(4, 512, 4, stages=s) for s in (1, 4)]
-    pool += [tile_full(r, w) for r, w in product(("2", "4"), ("8", "16", "32"))]
+    pool += [tile_full(r, w) for r, w in (("2", "8"), ("2", "16"), ("4", "8"), ("4", "32"))]
     pool += [tile_full("adaptive", w) for w in ("8", "16", "per_1024")]
     pool += [
         three_kernels(m, s, b, w)
@@ -1154,6 +1270,12 @@ def generate() -> list[Variant]:
     pool += [slow("block_redo", p, w) for p, w in ((1024, 4), (2048, 8), (4096, 8))]
     pool += [slow("exp_kernel_and_torch", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
     pool += [slow("atomic_sums", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
+    bases = [
+        full_row("16"), full_row("per_512", "exp2"), three_pass(256, 4, "scalar", "store_exp"), online(1024, 4, "scalar"),
+        online(1024, 8, "lanes"), persistent("4", 16, 1), tile(4, 512, 4), tile_full("adaptive", "8"), split(1024, 4),
+        three_kernels("kernel", False, 1024, 4), three_pass(1024, 4, "vector"),
+    ]
+    pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
     # What does not work.
     pool += [
         three_pass(256, 4, "scalar", "store_exp", bug=b)

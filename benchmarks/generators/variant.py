@@ -58,19 +58,21 @@ def make_variant(choices: Mapping[str, object], code: str, language: str) -> Var
 def normalised(variant: Variant) -> str:
     """Returns the source without comments, blank lines and differences of white space."""
     text = variant.code
+    c = variant.language == "cuda"
     try:
         parts = [
-            (token.type, token.string)
+            (token.type, _without_c_comments(token.string) if token.type == tokenize.STRING and c else token.string)
             for token in tokenize.generate_tokens(io.StringIO(text).readline)
             if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
         ]
         text = " ".join(string if kind != tokenize.INDENT else "<indent>" for kind, string in parts)
     except (tokenize.TokenError, SyntaxError):
         text = re.sub(r"(?m)#(?!\s*(include|define|pragma|if|endif|else|undef)).*$", "", text)
-    if variant.language == "cuda":
-        text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
-        text = re.sub(r"//.*", " ", text)
     return " ".join(text.split())
+
+
+def _without_c_comments(text: str) -> str:
+    return re.sub(r"//.*", " ", re.sub(r"/\*.*?\*/", " ", text, flags=re.S))
 
 
 def check_distinct(variants: Sequence[Variant]) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_forecasters_plugin.bins import N_BINS, BinScheme
+from gpu_forecasters_plugin.bins import N_BINS
 
 __all__ = ["student_bin_masses"]
 
@@ -16,26 +16,22 @@ Array = NDArray[np.float64]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def student_bin_masses(
-    mean: Array, scale: Array, freedom: float, anchor_log2: Array, bins: BinScheme, floor: float
-) -> Array:
+def student_bin_masses(mean: Array, scale: Array, freedom: float, edges: Array, floor: float) -> Array:
     """Bin masses of Student-t beliefs.
 
     The t distribution function is Wallace's normal approximation, good to about 0.001 from five degrees of
     freedom on, which is far below what a forecast can know.
 
     Args:
-        mean: centres, in log2 speed-up over the reference.
+        mean: centres, in the units of the edges.
         scale: scales, positive.
         freedom: degrees of freedom.
-        anchor_log2: log2 speed-up over the reference of the kernel that the bins are relative to.
-        bins: the bins.
+        edges: the seven inner edges of the bins, ascending, one row per belief.
         floor: share of the mass that is spread evenly, so that no surprise is infinite.
 
     Returns:
         One row of eight probabilities per belief.
     """
-    edges = np.array(bins.log2_edges)[None, :] + anchor_log2[:, None]
     t = (edges - mean[:, None]) / np.maximum(scale, 1e-6)[:, None]
     factor = (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0)
     z = np.sign(t) * factor * np.sqrt(freedom * np.log1p(np.minimum(t * t, 1e12) / freedom))

@@ -24,6 +24,8 @@ __all__ = ["MixtureForecaster"]
 
 _CLIMATOLOGY_WEIGHT = 0.3
 _EXPERT_WEIGHT = 0.8
+_LEAST_WEIGHT = 0.1
+"""Less than this is none: a pool's order follows the sign of a weight, however small it is."""
 
 
 class MixtureForecaster(Forecaster):
@@ -50,7 +52,7 @@ class MixtureForecaster(Forecaster):
         experts: Sequence[Forecaster],
         *,
         weights: Mapping[str, float] | None = None,
-        prior_rows: float = 4.0,
+        prior_rows: float = 8.0,
         half_life: float = 128.0,
         bins: BinScheme = BINS,
         name: str = "mixture",
@@ -103,7 +105,8 @@ class MixtureForecaster(Forecaster):
         truth = np.array([self._bins.index(relative) - 1 for _, relative in scored], dtype=np.intp)
         age = np.arange(len(scored), dtype=np.float64)[::-1]
         importance = np.exp2(-age / self._half_life)
-        self._weights = fit_weights(logs, truth, importance, self._prior, self._prior_rows)
+        weights = fit_weights(logs, truth, importance, self._prior, self._prior_rows)
+        self._weights = np.where(weights < np.minimum(_LEAST_WEIGHT, self._prior), 0.0, weights)
 
     def _logs(self, components: Mapping[str, Sequence[float]]) -> list[list[float]]:
         silent = (1.0,) * N_BINS

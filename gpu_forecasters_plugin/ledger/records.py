@@ -161,7 +161,7 @@ def unescape_text(text: str) -> str:
 
 
 def decision_values(draft: DecisionDraft) -> dict[str, Any]:
-    """Column values of a decision, all columns present, so that rows can be written in one statement."""
+    """Column values of a decision as the driver takes them; all columns, so that one statement writes many rows."""
     forecast = draft.forecast
     given = forecast if isinstance(forecast, Forecast) else None
     failed = forecast if isinstance(forecast, ForecastFailure) else None
@@ -174,8 +174,8 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
         "score": draft.score,
         "confidence": draft.confidence,
         "sampling_probability": draft.sampling_probability,
-        "probabilities": list(given.probabilities) if given else None,
-        "components": {k: list(v) for k, v in given.components.items()} if given else None,
+        "probabilities": json.dumps(given.probabilities) if given else None,
+        "components": json.dumps(dict(given.components)) if given and given.components else None,
         "raw_sum": given.raw_sum if given else None,
         "source": forecast.source if forecast is not None else None,
         "failure": failed.kind.value if failed else None,

@@ -55,5 +55,5 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
         weight = 2.0 / max(2, len(scored))
         concordant = config.decay * concordant + weight * more
         discordant = config.decay * discordant + weight * less
-    share = (concordant + config.prior_pairs) / (concordant + discordant + 1.5 * config.prior_pairs)
+    share = (concordant + config.prior_pairs / 2) / (concordant + discordant + config.prior_pairs)
     return min(1.0, max(0.0, (share - 0.5) / (FULL_TRUST - 0.5)))

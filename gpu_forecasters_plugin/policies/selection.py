@@ -54,6 +54,8 @@ class TopFraction(SelectionPolicy):
         return cls(config.keep_fraction, config.audit_fraction, config.deferral)
 
     def select(self, members: Sequence[Member], state: PoolState) -> dict[str, Choice]:
+        if not members:
+            return {}
         if state.remaining is not None and state.remaining <= 0:
             return {member.key: Choice(Action.SKIP, Reason.BUDGET_SPENT) for member in members}
         slots = quota(len(members), self.keep_fraction)

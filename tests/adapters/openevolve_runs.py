@@ -120,9 +120,11 @@ class Task:
         return int(self.ledger("select count(*) from measurement")[0][0])
 
     def programs(self) -> Iterator[dict[str, Any]]:
-        """Every program of every checkpoint, and the best one."""
-        for path in [*self.out.glob("checkpoints/*/programs/*.json")]:
-            yield json.loads(path.read_text())
+        """Every program of every checkpoint that a kill has not torn."""
+        for path in self.out.glob("checkpoints/*/programs/*.json"):
+            text = path.read_text()
+            if text.endswith("}"):
+                yield json.loads(text)
 
     def best(self) -> dict[str, Any]:
         """The best program as OpenEvolve saved it, with its source."""
@@ -251,7 +253,8 @@ class Run:
 
     def workers(self) -> list[psutil.Process]:
         """OpenEvolve's worker processes: children that are in the run's own session."""
-        return [child for child in self.children(False) if os.getsid(child.pid) == self.pid]
+        own = [child for child in self.children(False) if os.getsid(child.pid) == self.pid]
+        return [child for child in own if "resource_tracker" not in " ".join(child.cmdline())]
 
     def evaluators(self) -> list[psutil.Process]:
         """Processes that call the user's evaluator: each leads a session of its own."""
@@ -288,6 +291,14 @@ def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
             return found
         time.sleep(0.01)
     raise AssertionError(f"did not happen within {timeout:.0f} s: {condition}")
+
+
+def ended(processes: Sequence[psutil.Process]) -> bool:
+    """Whether all of them have ended; whoever is to collect them may take its time."""
+    try:
+        return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def sha(text: str) -> str:

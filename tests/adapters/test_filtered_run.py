@@ -190,7 +190,7 @@ def stage(number, program_path):
 def evaluate_stage1(program_path):
     stage(1, program_path)
     log("start", program_path)
-    passes = "num_warps=8" not in Path(program_path).read_text()
+    passes = "num_warps=2" not in Path(program_path).read_text()
     return {"combined_score": 1.0 if passes else 0.1, "compiles": 1.0}
 
 
@@ -232,7 +232,7 @@ def test_a_cascade_is_one_measurement_per_candidate(
         stages.setdefault(call["sha"], []).append(call["number"])
         # Its own module: nothing of another candidate is in its globals.
         assert {path for _, path in call["seen"]} == {call["path"]}
-    stopped = {call["sha"] for call in task.calls() if "num_warps=8" in call["code"]}
+    stopped = {call["sha"] for call in task.calls() if "num_warps=2" in call["code"]}
     assert stopped and len(stopped) < BUDGET
     for name, numbers in stages.items():
         assert numbers == ([1] if name in stopped else list(range(1, last + 1)))
@@ -242,7 +242,7 @@ def test_a_cascade_is_one_measurement_per_candidate(
     )
     assert_only_measured_programs(task)
     for program in task.programs():
-        assert ("time_us" in program["metrics"]) == ("num_warps=8" not in program["code"])
+        assert ("time_us" in program["metrics"]) == ("num_warps=2" not in program["code"])
 
 
 def test_islands_with_their_own_programs(tmp_path: Path, pool: Path, model: str) -> None:
@@ -252,7 +252,7 @@ def test_islands_with_their_own_programs(tmp_path: Path, pool: Path, model: str)
         seeds.append(tmp_path / f"seed_{index}.py")
         seeds[-1].write_text(rows[index]["code"])
     source = EVALUATOR + "\n\ndef evaluate(program_path):\n"
-    source += "    return measure(program_path) | {'warps': float('num_warps=8' in Path(program_path).read_text())}\n"
+    source += "    return measure(program_path) | {'warps': float('num_warps=2' in Path(program_path).read_text())}\n"
     task = write_task(
         tmp_path,
         pool,
@@ -282,10 +282,15 @@ def test_a_checkpoint_loads_into_a_run_with_a_larger_budget(tmp_path: Path, pool
     spent = run(task)
     assert spent.code == 2
     assert "budget of 8 measurements is spent" in spent.stderr
+    # As if the run had been killed while it wrote its last checkpoint.
+    checkpoints = sorted(
+        task.out.glob("checkpoints/*/metadata.json"), key=lambda p: int(p.parent.name.split("_")[1])
+    )
+    checkpoints[-1].write_text(checkpoints[-1].read_text()[:40])
     task.change(surrogate={"budget": {"measurements": 13}})
     done = run(task)
     assert done.code == 0, done.stderr[-3000:]
-    assert "resuming from" in done.stderr and "Loading checkpoint" in done.stderr
+    assert f"resuming from {checkpoints[-2].parent}" in done.stderr and "Loading checkpoint" in done.stderr
     assert_budget_spent(task, 13)
     latest = max(task.out.glob("checkpoints/checkpoint_*"), key=lambda path: int(path.name.split("_")[1]))
     assert known & {path.stem for path in (latest / "programs").glob("*.json")}

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import write_pool
 
 import gpu_forecasters_plugin
 from gpu_forecasters_plugin.recorded.evaluator import write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import load_pool, recorded_task_names
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
-from helpers import write_pool
 
 pytest.importorskip("openevolve")
 

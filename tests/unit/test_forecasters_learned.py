@@ -355,11 +355,12 @@ def test_a_pool_is_forecast_in_well_under_a_second() -> None:
     learned.observe(
         [Observation(str(i), code, 2 ** generator.gauss(0, 1)) for i, code in enumerate(codes[64:])]
     )
-    learned.forecast([query(codes[64], codes[0])])
-    learned.observe(
-        [Observation(str(i), code, 2 ** generator.gauss(0, 1)) for i, code in enumerate(codes[64:])]
-    )
-    started = time.perf_counter()
     learned.forecast([query(code, codes[0]) for code in codes[:64]])
-    # Far below this on an idle machine; the limit leaves room for a busy one.
-    assert time.perf_counter() - started < 4.0
+    seconds = []
+    for _ in range(3):
+        learned.observe([Observation(str(i), code, 1.0 + i / 500) for i, code in enumerate(codes[64:])])
+        started = time.thread_time()
+        learned.forecast([query(code, codes[0]) for code in codes[:64]])
+        seconds.append(time.thread_time() - started)
+    # A fifth of a second on an idle machine, training included. This thread's own time: tests share cores.
+    assert min(seconds) < 3.0

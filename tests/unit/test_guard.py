@@ -60,5 +60,12 @@ def test_pairs_are_compared_within_a_pool_only() -> None:
     assert trust([[(5.0, -1.0)], [(-5.0, 1.0)]] * 20, GUARD) == trust([], GUARD)
 
 
+def test_the_pairs_of_a_large_pool_count_less_for_they_depend_on_each_other() -> None:
+    patient = GuardConfig(decay=1.0, prior_pairs=0.01)
+    misled = [[(-float(place), float(place)) for place in range(8)]]  # 28 pairs, but seven facts
+    right = [[(0.0, 0.0), (1.0, 1.0)]] * 30
+    assert trust([*misled, *right], patient) == 1.0
+
+
 def test_a_guard_that_is_off_trusts_anybody() -> None:
     assert trust(pools(-1.0, 20), GuardConfig(enabled=False)) == 1.0

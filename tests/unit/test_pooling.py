@@ -53,17 +53,21 @@ class Workers:
 
     def arrive(self, alive: Callable[[], bool] = lambda: True) -> Future[Decision | None]:
         """One more worker comes; returns when it is waiting (or served)."""
-        self._count += 1
         waits = threading.Event()
 
         def is_alive() -> bool:
             waits.set()  # asked only of those that wait
             return alive()
 
-        future = self._threads.submit(self._pooled.decide, candidate(self._count), is_alive)
+        future = self.send(is_alive)
         future.add_done_callback(lambda _: waits.set())
         assert waits.wait(PATIENCE_S)
         return future
+
+    def send(self, alive: Callable[[], bool] = lambda: True) -> Future[Decision | None]:
+        """One more worker comes; returns at once."""
+        self._count += 1
+        return self._threads.submit(self._pooled.decide, candidate(self._count), alive)
 
 
 @pytest.fixture(autouse=True)
@@ -200,9 +204,9 @@ def test_an_error_reaches_every_waiter(gate: RecordingGate, start: Start) -> Non
 def test_whoever_comes_while_a_pool_is_decided_is_in_the_next(gate: RecordingGate, start: Start) -> None:
     gate.may_answer.clear()
     _, workers = start(size=2, workers=4)
-    first = [workers.arrive(), workers.arrive()]
+    first = [workers.arrive(), workers.send()]
     assert gate.asked.wait(PATIENCE_S)
-    second = [workers.arrive(), workers.arrive()]
+    second = [workers.arrive(), workers.send()]
     gate.may_answer.set()
     decisions = results(*first, *second)
     assert [sorted(pool) for pool in gate.pools] == [["c1", "c2"], ["c3", "c4"]]
@@ -216,7 +220,7 @@ def test_a_worker_that_dies_while_its_pool_is_decided_still_has_its_decision(
     _, workers = start(size=2, workers=2)
     alive = threading.Event()
     alive.set()
-    doomed, other = workers.arrive(alive.is_set), workers.arrive()
+    doomed, other = workers.arrive(alive.is_set), workers.send()
     assert gate.asked.wait(PATIENCE_S)
     alive.clear()
     gate.may_answer.set()

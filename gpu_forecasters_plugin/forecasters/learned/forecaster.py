@@ -11,21 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_forecasters_plugin.bins import BINS, BinScheme
+from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 from gpu_forecasters_plugin.forecast import Forecast, ForecastCost, ForecastOutcome, Observation, Query
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters._mass import student_bin_masses
 from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures, extract_features
 from gpu_forecasters_plugin.forecasters.learned.process import GaussianProcess
-from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace
+from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace, Points
 from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStart, WarmStartTask
+from gpu_forecasters_plugin.forecasters.learned.warp import WARPS, Warp
 
 __all__ = ["LearnedForecaster"]
 
 _MAX_ROWS = 600
 _KEPT_FASTEST = 200
-_HYPER_ROWS = 160
+_HYPER_ROWS = 128
 _FLOOR = 0.02
+_NEGLIGIBLE = 0.01
 _CACHED_SOURCES = 4096
 _LARGEST_LOG2 = 12.0
 
@@ -46,10 +48,11 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Fit:
-    """What one reference's measurements were learned to."""
+    """What the measurements say, relative to one reference: an average of processes, one per warp."""
 
     space: FeatureSpace
-    process: GaussianProcess
+    points: Points
+    members: tuple[tuple[float, Warp, GaussianProcess], ...]
 
 
 class LearnedForecaster(Forecaster):
@@ -116,11 +119,17 @@ class LearnedForecaster(Forecaster):
             fit = self._fits[reference_code] = self._learn(reference_code)
         features = [self._extract(query.candidate_code) for query in queries]
         prior = self._warm_start.expect(self._extract(reference_code), features)
-        prediction = fit.process.predict(fit.space.points(features), prior)
+        points = fit.space.points(features)
+        fixed = points.fixed_distances(fit.points)
         anchors = np.array([math.log2(query.anchor_speedup) for query in queries])
-        return student_bin_masses(
-            prediction.mean, prediction.scale, prediction.freedom, anchors, self._bins, _FLOOR
-        )
+        edges = np.array(self._bins.log2_edges)[None, :] + anchors[:, None]
+        total = np.zeros((len(queries), N_BINS))
+        for weight, warp, process in fit.members:
+            belief = process.predict(points, fixed, prior)
+            total += weight * student_bin_masses(
+                belief.mean, belief.scale, belief.freedom, warp.forward(edges), _FLOOR
+            )
+        return total
 
     def _learn(self, reference_code: str) -> _Fit:
         rows = self._rows
@@ -129,15 +138,25 @@ class LearnedForecaster(Forecaster):
         features = [self._extract(row.code) for row in rows]
         space = FeatureSpace(features)
         prior = self._warm_start.expect(self._extract(reference_code), features)
-        process = GaussianProcess(
-            space.points(features),
-            space.binding_count,
-            np.array([row.target for row in rows]),
-            prior,
-            self._warm_start.slope,
-            np.arange(min(len(rows), _HYPER_ROWS)),
+        targets = np.array([row.target for row in rows])
+        chosen = np.arange(min(len(rows), _HYPER_ROWS))
+        points, slope = space.points(features), self._warm_start.slope
+        processes: list[GaussianProcess] = []
+        for warp in WARPS:
+            warped, start = warp.forward(targets), processes[0] if processes else None
+            processes.append(
+                GaussianProcess(points, space.binding_count, warped, prior, slope, chosen, start)
+            )
+        evidence = np.array(
+            [
+                process.evidence + warp.log_jacobian(targets[chosen])
+                for process, warp in zip(processes, WARPS, strict=True)
+            ]
         )
-        return _Fit(space, process)
+        weights = np.exp(evidence - evidence.max())
+        weights /= weights.sum()
+        members = [(float(w), warp, p) for w, warp, p in zip(weights, WARPS, processes, strict=True)]
+        return _Fit(space, points, tuple(member for member in members if member[0] > _NEGLIGIBLE))
 
     def _extract(self, code: str) -> SourceFeatures:
         features = self._features.get(code)

@@ -22,10 +22,12 @@ __all__ = ["GaussianProcess", "Prediction"]
 Array = NDArray[np.float64]
 
 _STEPS = 20
+_FEW_STEPS = 6
 _RATE = 0.25
-_CENTRE = math.log(1.4)
-_RELEVANCE_SD = 0.5
-_NOISE = math.log(0.1)
+_CENTRES = (math.log(1.4), math.log(1.2), math.log(1.0))
+"""Of bindings, structure and tokens, in this order."""
+_RELEVANCE_SD = 0.7
+_NOISE = math.log(0.05)
 _NOISE_SD = 1.0
 _SHAPE = 2.0
 _VARIANCE = 0.8**2
@@ -58,7 +60,7 @@ class _Hyper:
 
     @property
     def centre(self) -> Array:
-        return np.concatenate([np.zeros(self.columns), np.full(3, _CENTRE), [_NOISE]])
+        return np.concatenate([np.zeros(self.columns), _CENTRES, [_NOISE]])
 
     @property
     def spread(self) -> Array:
@@ -82,6 +84,12 @@ class GaussianProcess:
         prior: what the warm start expects of each; zeros without one.
         prior_slope: how much of the prior is believed before anything is measured.
         chosen: rows that the hyper-parameters are fitted on; all rows enter the predictions.
+        start: a process on the same points whose hyper-parameters are nearly right; spares most of the steps.
+
+    Attributes:
+        theta: the fitted hyper-parameters, in log.
+        evidence: log marginal likelihood of the chosen rows at the fitted hyper-parameters, their prior
+            included; only differences between fits to the same rows mean anything.
     """
 
     def __init__(
@@ -92,18 +100,23 @@ class GaussianProcess:
         prior: Array,
         prior_slope: float,
         chosen: NDArray[np.intp],
+        start: GaussianProcess | None = None,
     ) -> None:
         self._points = points
         self._prior = prior
         self._slope = prior_slope
         self._hyper = _Hyper(points.live.shape[1], bindings)
         residual = targets - prior_slope * prior
-        theta = self._fit(points.take(chosen), residual[chosen], prior[chosen])
+        begin: Array = self._hyper.centre if start is None else start.theta
+        steps = _STEPS if start is None else _FEW_STEPS
+        theta, evidence = self._fit(begin, steps, chosen, residual[chosen], prior[chosen])
+        self.theta: Array = theta
+        self.evidence: float = evidence
         self._weights = self._hyper.weights(theta)
         self._token_weight, self._noise = np.exp(theta[-2]), np.exp(theta[-1])
         weighted = points.live * self._weights
         distances = squared_distances(weighted, weighted)
-        distances += self._token_weight**2 * points.fixed_distances(points)
+        distances += self._token_weight**2 * points.own_distances
         covariance = np.exp(-0.5 * distances) + self._low_rank(prior, prior)
         covariance[np.diag_indices(len(targets))] += self._noise + _JITTER
         self._inverse = np.linalg.inv(covariance)
@@ -121,14 +134,17 @@ class GaussianProcess:
         product: Array = 1.0 + _PRIOR_WEIGHT_VARIANCE * np.outer(left, right)
         return product
 
-    def _fit(self, points: Points, residual: Array, prior: Array) -> Array:
-        """Maximum a posteriori by Adam; the best step visited."""
-        fixed, base = points.fixed_distances(points), self._low_rank(prior, prior)
+    def _fit(
+        self, begin: Array, steps: int, chosen: NDArray[np.intp], residual: Array, prior: Array
+    ) -> tuple[Array, float]:
+        """Maximum a posteriori by Adam: the best step visited, and its value."""
+        live, base = self._points.live[chosen], self._low_rank(prior, prior)
+        fixed = self._points.own_distances[np.ix_(chosen, chosen)]
         centre, spread = self._hyper.centre, self._hyper.spread
-        theta, best, best_value = centre.copy(), centre.copy(), -math.inf
+        theta, best, best_value = begin.copy(), begin.copy(), -math.inf
         first, second = np.zeros_like(theta), np.zeros_like(theta)
-        for step in range(1, _STEPS + 2):
-            value, gradient = self._objective(theta, points.live, fixed, base, residual)
+        for step in range(1, steps + 2):
+            value, gradient = self._objective(theta, live, fixed, base, residual)
             deviation = (theta - centre) / spread
             value -= 0.5 * float(deviation @ deviation)
             if value > best_value:
@@ -138,7 +154,7 @@ class GaussianProcess:
             second = 0.95 * second + 0.05 * gradient**2
             stride = (first / (1 - 0.8**step)) / (np.sqrt(second / (1 - 0.95**step)) + 1e-8)
             theta = np.clip(theta + _RATE * stride, centre - 6 * spread, centre + 4 * spread)
-        return best
+        return best, best_value
 
     def _objective(
         self, theta: Array, live: Array, fixed: Array, base: Array, residual: Array
@@ -150,13 +166,14 @@ class GaussianProcess:
         similarity = np.exp(-0.5 * (squared_distances(weighted, weighted) + token * fixed))
         covariance = similarity + base
         covariance[np.diag_indices(rows)] += noise + _JITTER
-        sign, log_determinant = np.linalg.slogdet(covariance)
+        try:
+            log_determinant = 2.0 * float(np.log(np.diag(np.linalg.cholesky(covariance))).sum())
+        except np.linalg.LinAlgError:
+            return -math.inf, np.zeros_like(theta)
         inverse = np.linalg.inv(covariance)
         solved = inverse @ residual
         evidence = _SHAPE * _VARIANCE + max(float(residual @ solved), 0.0) / 2.0
-        value = -0.5 * float(log_determinant) - (_SHAPE + rows / 2.0) * math.log(evidence)
-        if sign <= 0 or not math.isfinite(value):
-            return -math.inf, np.zeros_like(theta)
+        value = -0.5 * log_determinant - (_SHAPE + rows / 2.0) * math.log(evidence)
         slope = 0.5 * (np.outer(solved, solved) * (_SHAPE + rows / 2.0) / evidence - inverse)
         pulled = slope * similarity
         gradient = np.zeros_like(theta)
@@ -170,10 +187,16 @@ class GaussianProcess:
         gradient[columns + 3] = noise * float(np.trace(slope))
         return value, gradient
 
-    def predict(self, points: Points, prior: Array) -> Prediction:
-        """Beliefs about what measuring these sources would give."""
+    def predict(self, points: Points, fixed: Array, prior: Array) -> Prediction:
+        """Beliefs about what measuring these sources would give.
+
+        Args:
+            points: the sources.
+            fixed: their :meth:`Points.fixed_distances` to the measured ones.
+            prior: what the warm start expects of each.
+        """
         distances = squared_distances(points.live * self._weights, self._points.live * self._weights)
-        distances += self._token_weight**2 * points.fixed_distances(self._points)
+        distances += self._token_weight**2 * fixed
         cross = np.exp(-0.5 * distances) + self._low_rank(prior, self._prior)
         mean = self._slope * prior + cross @ self._solved
         own = 2.0 + _PRIOR_WEIGHT_VARIANCE * prior**2

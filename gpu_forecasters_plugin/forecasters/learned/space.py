@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +47,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.live)
 
-    def take(self, rows: NDArray[np.intp]) -> Points:
-        """The given rows."""
-        return Points(self.live[rows], self.still[rows], self.shingles[rows])
+    @cached_property
+    def own_distances(self) -> Array:
+        """:meth:`fixed_distances` among themselves, computed once for every process that shares the points."""
+        return self.fixed_distances(self)
 
     def fixed_distances(self, other: Points) -> Array:
         """Squared distance in everything that has no length scale of its own."""

@@ -78,8 +78,16 @@ class RunSettings:
         return section
 
     def host_config(self) -> Config:
-        """OpenEvolve's own configuration."""
-        return load_config(None if self.config is None else str(self.config))
+        """OpenEvolve's own configuration.
+
+        Raises:
+            ConfigError: OpenEvolve cannot read it.
+        """
+        try:
+            return load_config(None if self.config is None else str(self.config))
+        except Exception as error:  # whatever its YAML reader, its type checks and its own checks raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"OpenEvolve cannot read config {self.config}: {reason}") from None
 
     def folder(self) -> Path:
         """The run's folder; OpenEvolve's default when none is named."""
