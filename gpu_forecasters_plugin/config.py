@@ -117,7 +117,7 @@ class GuardConfig(_Section):
     Attributes:
         enabled: whether forecasts that disagree with measurements lose their say.
         decay: weight of a pool's evidence one pool later.
-        prior_pairs: how many concordant pairs a new forecaster is credited with.
+        prior_pairs: how many pairs the credit of a new forecaster is worth.
     """
 
     enabled: bool = True

@@ -81,6 +81,7 @@ class History:
         pools: dict[int, list[tuple[float, float]]] = {}
         for _, result in sorted(self._results.items()):
             speedup = result.measurement.speedup
-            if result.score is not None and speedup is not None:
-                pools.setdefault(result.pool_number, []).append((result.score, math.log2(speedup)))
+            expected = result.expected_log2
+            if expected is not None and speedup is not None:
+                pools.setdefault(result.pool_number, []).append((expected, math.log2(speedup)))
         return trust([pools[number] for number in sorted(pools)], config)

@@ -18,6 +18,7 @@ __all__ = [
     "measured_reply",
     "not_admitted_reply",
     "skip_reply",
+    "undecided_reply",
 ]
 
 NOT_ADMITTED = "surrogate_not_admitted"
@@ -48,6 +49,11 @@ def _note(decision: Decision) -> str:
 def skip_reply(decision: Decision) -> EvaluationReply:
     """The program was not measured."""
     return EvaluationReply({NOT_ADMITTED: True}, {_ARTIFACT: _note(decision)})
+
+
+def undecided_reply(error: str) -> EvaluationReply:
+    """The program was not measured, because the run cannot go on."""
+    return EvaluationReply({NOT_ADMITTED: True}, {_ARTIFACT: error})
 
 
 def not_admitted_reply(measurement: Measurement) -> EvaluationReply:

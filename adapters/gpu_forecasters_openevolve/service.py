@@ -28,7 +28,13 @@ from gpu_forecasters_openevolve.evaluators import (
     EvaluatorTimeout,
 )
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
-from gpu_forecasters_openevolve.replies import failure_reply, measured_reply, not_admitted_reply, skip_reply
+from gpu_forecasters_openevolve.replies import (
+    failure_reply,
+    measured_reply,
+    not_admitted_reply,
+    skip_reply,
+    undecided_reply,
+)
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
 from gpu_forecasters_plugin.errors import GpuForecastersError, LedgerWriteError
@@ -258,10 +264,11 @@ class GateService:
         finally:
             with self._lock:
                 self._sessions.discard(session)
+                lost = not self._closed and not self._host_stops
+                self.workers_lost += lost
             self._settle(session)
             connection.close()
-            if not self._closed and not self._host_stops:
-                self.workers_lost += 1
+            if lost:
                 self._pool.worker_lost()
 
     def _answer(self, session: _Session, request: EvaluationRequest) -> EvaluationReply | None:
@@ -271,7 +278,7 @@ class GateService:
             return self._evaluate(session, request)
         except GpuForecastersError as error:
             self._fail(error)
-            return failure_reply("surrogate", str(error))
+            return undecided_reply(str(error))
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -420,6 +427,8 @@ class GateService:
                 self.gate.tell(decision.id, measurement, provisional=provisional)
                 return
             except LedgerWriteError:
+                if self._closed or self.failure is not None:
+                    break
                 time.sleep(1.0)
         self.gate.tell(decision.id, measurement, provisional=provisional)
 

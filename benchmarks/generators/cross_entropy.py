@@ -1307,6 +1307,9 @@ _SHUFFLE_LAUNCH = """  ce_online<@THREADS@><<<T, @THREADS@>>>(
       reinterpret_cast<const __nv_bfloat16*>(logits.data_ptr()), targets.data_ptr<int64_t>(),
       losses.data_ptr<float>(), reinterpret_cast<__nv_bfloat16*>(grad.data_ptr()), (int)V, 1.0f / T);"""
 
+_SHUFFLE_LAUNCH_C = """  ce_online<@THREADS@><<<T, @THREADS@>>>(
+      (const __nv_bfloat16*)logits, (const int64_t*)targets, (float*)losses, (__nv_bfloat16*)grad, V, 1.0f / T);"""
+
 _CU_THREAD = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -1996,6 +1999,9 @@ def _shuffle(threads: int, vector: str, exp: str, cache: str) -> str:
     if cache == "plain":
         kernel = kernel.replace("store_plain(g8 + i, pack);", "g8[i] = pack;")
     launch = _fill(_SHUFFLE_LAUNCH, THREADS=threads)
+    if exp == "expf":
+        launch = _fill(_SHUFFLE_LAUNCH_C, THREADS=threads)
+        return _ctypes(kernel, launch)
     name = f"ce_online_{threads}_v{vector}_{exp.strip('_')}{len(exp)}_{cache}"
     return _load_inline(kernel, launch, name, '"-O3", "-lineinfo"' if cache == "streaming" else '"-O3"')
 

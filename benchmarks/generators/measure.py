@@ -36,16 +36,16 @@ from typing import Any
 
 from benchmarks.generators.variant import Variant, check_distinct
 
-REPEATS = 40
+REPEATS = 30
 REPEATS_SLOW = 20
 SLOW_MS = 50.0
 WARM_UP = 5
 BATCH = 10
-MAX_LEAD_MS = 12.0
+MAX_LEAD_MS = 8.0
 CYCLES_PER_MS = 1_800_000
-FLUSH_BYTES = 512 << 20
-CANDIDATE_TIMEOUT_S = 30.0
-COMPILE_TIMEOUT_S = 240.0
+FLUSH_BYTES = 256 << 20
+CANDIDATE_TIMEOUT_S = 20.0
+COMPILE_TIMEOUT_S = 180.0
 # An error after which the process's CUDA context cannot be trusted any more.
 FATAL = (
     "illegal memory access",
@@ -237,7 +237,6 @@ def _measure_shape(
     slow = min(first) > SLOW_MS
     if not slow:
         timed(WARM_UP)
-    gc.collect()
     gc.disable()
     try:
         _poison(expected, task)
@@ -352,6 +351,8 @@ def child_main(mode: str, name: str, run: int) -> None:
             for _ in range(50):
                 flush.zero_()
             torch.cuda.synchronize()
+    gc.collect()
+    gc.freeze()
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         variant = variants[int(line)]
@@ -471,6 +472,7 @@ def compile_all(name: str, variants: list[Variant], chosen: list[int], workers: 
     lock = threading.Lock()
     errors: Counter[str] = Counter()
     seconds: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
 
     def work(number: int) -> None:
         child = Child("compile", name, 0, out / f"{name}.compile{number}.log")
@@ -481,6 +483,8 @@ def compile_all(name: str, variants: list[Variant], chosen: list[int], workers: 
                 break
             row = child.ask(index, COMPILE_TIMEOUT_S)
             with lock:
+                if row.get("error") and variants[index].language == "cuda" and "outcome" not in row:
+                    failed[variants[index].id] = str(row["error"])
                 seconds.setdefault(variants[index].language, []).append(row.get("seconds", COMPILE_TIMEOUT_S))
                 errors[str(row.get("error"))[:60] if row.get("error") else "compiled"] += 1
         child.stop()
@@ -491,6 +495,10 @@ def compile_all(name: str, variants: list[Variant], chosen: list[int], workers: 
         thread.start()
     for thread in threads:
         thread.join()
+    known = out / f"{name}.failed.json"
+    if known.exists():
+        failed = json.loads(known.read_text()) | failed
+    known.write_text(json.dumps(failed))
     means = {language: round(statistics.mean(values), 1) for language, values in seconds.items()}
     print(
         f"{name}: {len(todo)} compiled in {time.monotonic() - begun:.0f} s; mean seconds {means}", flush=True
@@ -559,6 +567,8 @@ def measure(name: str, run: int, out: Path, sample: int | None, deadline: float)
     random.Random(f"{name} {run}").shuffle(todo)
     if not todo:
         return
+    known = out / f"{name}.failed.json"
+    failed = json.loads(known.read_text()) if known.exists() else {}
     child = Child("measure", name, run, out / f"{name}.run{run}.log")
     outcomes: Counter[str] = Counter()
     begun = time.monotonic()
@@ -570,7 +580,11 @@ def measure(name: str, run: int, out: Path, sample: int | None, deadline: float)
                 print(f"{name} run {run}: out of time, {len(todo) - count} left", flush=True)
                 break
             start = time.monotonic()
-            row = {"id": variants[index].id, **child.ask(index, CANDIDATE_TIMEOUT_S)}
+            if variants[index].id in failed:  # a build that has failed is not tried again
+                answer = {"outcome": "compile_error", "error": failed[variants[index].id]}
+            else:
+                answer = child.ask(index, CANDIDATE_TIMEOUT_S)
+            row = {"id": variants[index].id, **answer}
             row["seconds"] = round(time.monotonic() - start, 2)
             outcomes[row["outcome"]] += 1
             print(json.dumps(row), file=rows, flush=True)
@@ -606,13 +620,20 @@ def main() -> None:
         return
     deadline = time.monotonic() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
+    compilations = []
     for name in options.task:
         variants = load_task(name).generate()
         check_distinct(variants)
         done = [finished(options.out / f"{name}.run{run}.jsonl") for run in options.runs]
         chosen = [i for i in choose(variants, options.sample) if not all(variants[i].id in ids for ids in done)]
         if chosen and not options.no_compile:
-            compile_all(name, variants, chosen, options.workers, options.out)
+            work = (name, variants, chosen, options.workers, options.out)
+            compilations.append(threading.Thread(target=compile_all, args=work))
+    for thread in compilations:
+        thread.start()
+    for thread in compilations:
+        thread.join()
+    for name in options.task:
         for run in options.runs:
             measure(name, run, options.out, options.sample, deadline)
 

@@ -1218,7 +1218,7 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-SEED_KEY: Key = two_pass("cast", 256, 4, "scalar").key
+SEED_KEY: Key = slow("square_buffer", 256, 4).key
 
 
 def generate() -> list[Variant]:
@@ -1253,7 +1253,8 @@ def generate() -> list[Variant]:
     pool += [persistent("fixed_64", 8, h) for h in (True, False)]
     pool += [
         persistent("2", 8, True),
-        *(persistent(v, 8, True, stages=s) for v, s in product(("1", "2"), (2, 3))),
+        persistent("1", 8, True, stages=2),
+        persistent("2", 8, True, stages=3),
     ]
     pool += [two_kernels(a, s, b, 4) for a, s, b in product(("flat", "grid2d"), (512, 1024), (256, 1024))]
     pool += [
@@ -1351,13 +1352,18 @@ def generate() -> list[Variant]:
 
 def extra_edges() -> list[tuple[Key, Key]]:
     """Changes of algorithm that count as one edit."""
-    seed = two_pass("cast", 256, 4, "scalar")
+    seed = slow("square_buffer", 256, 4)
+    cast = two_pass("cast", 256, 4, "scalar")
     usual = two_pass("native", 1024, 4, "vector")
     row = full_row("native", "8")
     pairs = [
         (seed, torch_source("chain")),
-        (seed, slow("narrow_blocks", 128, 4)),
-        (seed, two_pass("cast", 1024, 4, "scalar")),
+        (seed, cast),
+        (seed, torch_source("vector_norm")),
+        (cast, torch_source("chain")),
+        (seed, two_kernels("flat", 512, 256, 4)),
+        (seed, split_row("buffer", 0, 256, 4)),
+        (cast, slow("narrow_blocks", 128, 4)),
         (usual, two_kernels("grid2d", 1024, 1024, 4)),
         (usual, autotuned("usual", [(512, 4), (1024, 4), (1024, 8), (2048, 8)])),
         (two_pass("native", 1024, 8, "vector"), row),
@@ -1377,7 +1383,6 @@ def extra_edges() -> list[tuple[Key, Key]]:
         (two_kernels("torch", 1024, 1024, 4), torch_source("in_place")),
         (torch_source("chain"), chunked("torch", 4096)),
         (torch_source("functional"), chunked("functional", 2048)),
-        (torch_source("chain"), slow("square_buffer", 256, 4)),
         (slow("narrow_blocks", 64, 2), slow("one_column_tiles", 32, 1)),
         (tile(16, 64, 2), slow("one_column_tiles", 128, 4)),
     ]

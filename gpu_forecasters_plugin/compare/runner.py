@@ -51,8 +51,6 @@ def _check(pool: RecordedPool, host: str, budget: int, seeds: int) -> None:
 
 def _load_pool_of_worker(source: str) -> None:
     global _pool_of_worker
-    # A small matrix gains nothing from threads, and the searches themselves fill the cores.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _pool_of_worker = open_pool(source)
 
 
@@ -67,6 +65,8 @@ def _inprocess_runs(
 ) -> list[ArmRun]:
     """All searches, as many at once as there are cores."""
     found: list[ArmRun] = []
+    # Small matrices gain nothing from threads, and the searches themselves fill the cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     workers = min(os.cpu_count() or 1, len(arms) * len(seeds))
     with ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_load_pool_of_worker, initargs=(source,)

@@ -54,11 +54,15 @@ class Result:
         self.candidate_key: str = row["candidate_key"]
         self.pool_number: int = row["number"]
         self.reason = Reason(row["reason"])
-        self.score: float | None = row["score"]
         self.provisional: bool = row["provisional"]
         self.measurement: Measurement = measurement_from_row(row)
         self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
         self._forecast = forecast_from_row(row)
+
+    @property
+    def expected_log2(self) -> float | None:
+        """Expected log2 speed-up over its anchor as forecast; ``None`` without a forecast."""
+        return self._forecast.expected_log2() if isinstance(self._forecast, Forecast) else None
 
     def observation(self) -> Observation | None:
         """What a forecaster may learn from it; ``None`` unless the outcome is ``ok``."""
@@ -318,7 +322,7 @@ class Ledger:
             getattr(d.c, name)
             for name in (
                 "probabilities components raw_sum source failure failure_detail seconds prompt_tokens "
-                "cached_tokens completion_tokens reasoning_tokens reason score sampling_probability"
+                "cached_tokens completion_tokens reasoning_tokens reason sampling_probability"
             ).split()
         ]
         return (

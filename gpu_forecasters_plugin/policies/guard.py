@@ -1,7 +1,8 @@
 """The guard: watches whether forecasts order a pool as the GPU does, and hands slots back to chance if not.
 
 Within each pool, every pair of measured members whose speed-ups differ by more than the noise of repeated
-measurements is concordant or discordant with the ranking scores. Evidence decays from pool to pool. The share of
+measurements is concordant or discordant with the forecasts' expected log2 speed-up (not with the ranking
+scores, which may hold a bonus for uncertainty). Evidence decays from pool to pool. The share of
 concordant pairs, shrunk towards a prior, is turned into trust: full from ``FULL_TRUST`` upwards, none at a half and
 below, which is what chance reaches.
 """
@@ -13,17 +14,20 @@ from itertools import combinations
 
 from gpu_forecasters_plugin.config import GuardConfig
 
-__all__ = ["FULL_TRUST", "NOISE_LOG2", "trust"]
+__all__ = ["FULL_TRUST", "NOISE_LOG2", "PRIOR_SHARE", "trust"]
 
 FULL_TRUST = 0.6
 """Concordance from which on the surrogate keeps all its slots."""
+
+PRIOR_SHARE = 0.55
+"""Concordance that a forecaster is credited with before anything is known: half trust."""
 
 NOISE_LOG2 = 0.03
 """Smaller differences in log2 speed-up are noise: twice the median difference of repeated measurements."""
 
 
 def _pool_pairs(scored: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Concordant and discordant pairs of (score, log2 speed-up); equal scores count half each."""
+    """Concordant and discordant pairs of (expected, measured) log2 speed-up; equal forecasts count half each."""
     concordant = discordant = 0.0
     for (score_a, truth_a), (score_b, truth_b) in combinations(scored, 2):
         if abs(truth_a - truth_b) <= NOISE_LOG2:
@@ -42,7 +46,7 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
     """Share of its slots that the surrogate keeps, in [0, 1].
 
     Args:
-        pools: per pool, oldest first, the (ranking score, measured log2 speed-up) of its measured members that
+        pools: per pool, oldest first, the (expected, measured) log2 speed-up of its measured members that
             had a forecast.
         config: decay and prior.
     """
@@ -55,5 +59,5 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
         weight = 2.0 / max(2, len(scored))
         concordant = config.decay * concordant + weight * more
         discordant = config.decay * discordant + weight * less
-    share = (concordant + config.prior_pairs / 2) / (concordant + discordant + config.prior_pairs)
+    share = (concordant + PRIOR_SHARE * config.prior_pairs) / (concordant + discordant + config.prior_pairs)
     return min(1.0, max(0.0, (share - 0.5) / (FULL_TRUST - 0.5)))

@@ -194,7 +194,7 @@ def test_decoding_loses_no_byte(data: bytes) -> None:
 def test_normalised_weights_sum_to_one_and_keep_their_shape(values: list[float]) -> None:
     forecast = Forecast.from_weights(values)
     assert math.fsum(forecast.probabilities) == pytest.approx(1.0)
-    assert values[forecast.predicted_bin - 1] == max(values)
+    assert values[forecast.predicted_bin - 1] == pytest.approx(max(values))
     for kind in ("max_prob", "neg_entropy", "top2_margin"):
         assert 0.0 <= forecast.confidence(kind) <= 1.0
     assert BINS.log2_midpoints[0] <= forecast.expected_log2() + 1e-9

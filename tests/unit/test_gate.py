@@ -566,12 +566,16 @@ def test_a_forecaster_that_leaves_queries_out_is_named(ledger: Ledger) -> None:
     assert ledger.pools() == 0
 
 
-@pytest.mark.parametrize("inverted", [False, True])
-def test_a_forecaster_keeps_its_slots_only_while_it_orders_rightly(ledger: Ledger, inverted: bool) -> None:
+@pytest.mark.parametrize(
+    ("inverted", "ranking"), [(False, "expected_log2"), (True, "expected_log2"), (False, "random")]
+)
+def test_a_forecaster_keeps_its_slots_only_while_it_orders_rightly(
+    ledger: Ledger, inverted: bool, ranking: str
+) -> None:
     forecaster: Forecaster = ScriptedForecaster(by_number)
     if inverted:
         forecaster = InvertedForecaster(forecaster)
-    config = surrogate(keep_fraction=0.5, audit_fraction=0.0, deferral={"threshold": None})
+    config = surrogate(keep_fraction=0.5, audit_fraction=0.0, deferral={"threshold": None}, ranking=ranking)
     gate = open_gate(ledger, forecaster, config=config)
     last: list[Decision] = []
     for round_ in range(10):

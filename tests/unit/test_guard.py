@@ -6,7 +6,7 @@ import pytest
 
 from gpu_forecasters_plugin.config import GuardConfig
 from gpu_forecasters_plugin.policies import trust
-from gpu_forecasters_plugin.policies.guard import NOISE_LOG2
+from gpu_forecasters_plugin.policies.guard import FULL_TRUST, NOISE_LOG2, PRIOR_SHARE
 
 GUARD = GuardConfig()
 Pool = list[tuple[float, float]]
@@ -22,8 +22,9 @@ def pools(direction: float, count: int, *, noise: float = 0.0, seed: int = 0) ->
     return made
 
 
-def test_a_new_forecaster_is_trusted() -> None:
-    assert trust([], GUARD) == pytest.approx(1.0)
+def test_a_new_forecaster_is_trusted_by_half() -> None:
+    assert PRIOR_SHARE - 0.5 == pytest.approx((FULL_TRUST - 0.5) / 2)
+    assert trust([], GUARD) == pytest.approx(0.5)
 
 
 def test_a_good_forecaster_keeps_its_slots() -> None:
