@@ -122,7 +122,7 @@ class GuardConfig(_Section):
 
     enabled: bool = True
     decay: PositiveFraction = 0.9
-    prior_pairs: Annotated[float, Field(gt=0)] = 4.0
+    prior_pairs: Annotated[float, Field(gt=0)] = 16.0
 
 
 class PoolConfig(_Section):
@@ -182,9 +182,9 @@ class SurrogateConfig(_Section):
     forecaster: ForecasterConfig = ForecasterConfig()
     oversample: Annotated[int, Field(ge=1)] = 4
     keep_fraction: PositiveFraction = 0.25
-    ranking: RankingName = "expected_log2"
-    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    anchor: Literal["reference", "incumbent"] = "reference"
+    ranking: RankingName = "upper_quantile"
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    anchor: Literal["reference", "incumbent"] = "incumbent"
     deferral: DeferralConfig = DeferralConfig()
     audit_fraction: Fraction = 0.25
     warm_up: Annotated[int, Field(ge=0)] = 0

@@ -104,6 +104,11 @@ class Gate:
         """Whether no measurement may be decided on any more."""
         return self.remaining() == 0
 
+    def has_unstarted(self) -> bool:
+        """Whether a decision to measure has not been started yet: it counts as spent, but nothing runs so far."""
+        with self._lock:
+            return bool(self._reserved)
+
     @property
     def best_speedup(self) -> float | None:
         """Largest measured speed-up over the reference so far; ``None`` before the first."""

@@ -114,10 +114,12 @@ class MetricReader:
     Attributes:
         config: which metric to read and what is implausible.
         reference_value: the reference's own value of that metric; ``None`` while the reference itself is read.
+        early: an early stage of a cascade answers, which need not have the metric yet.
     """
 
     config: MetricConfig
     reference_value: float | None = None
+    early: bool = False
 
     def read(self, raw: Any, gpu_seconds: float) -> Measurement:
         """The typed measurement of one call.
@@ -190,6 +192,8 @@ class MetricReader:
             elif value <= 0:
                 return Outcome.INCORRECT, f"{name} is {value!r}", None, None
             return None, "", value, kind
+        if self.early:
+            return Outcome.INCORRECT, "stopped before it had a metric to read", None, None
         wanted = self.config.name or "speedup, a time or combined_score"
         problem = f"no metric to read a speed-up from ({wanted}); set surrogate.metric.name"
         return Outcome.IMPLAUSIBLE, problem, None, None

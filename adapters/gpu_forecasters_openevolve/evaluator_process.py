@@ -146,7 +146,7 @@ def _error_line(error: BaseException) -> str:
 
 def _run(evaluator: _Evaluator, request: CallRequest) -> CallReply:
     """Call the evaluator; whatever it does short of ending this process becomes a typed outcome."""
-    reader = MetricReader(request.metric, request.reference_value)
+    reader = MetricReader(request.metric, request.reference_value, early=request.provisional)
     started = time.perf_counter()
     try:
         raw = evaluator.call(request)

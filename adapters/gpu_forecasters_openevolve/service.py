@@ -205,14 +205,14 @@ class GateService:
         with self._lock:
             for session in self._sessions if answered else ():
                 session.awaiting.discard(key)
+        # In this order: what has been started by now is among those that are measured or awaited.
+        if not self.gate.budget_spent() or self.gate.has_unstarted():
+            return
+        with self._lock:
             if self._spent_announced or self._measuring or any(s.awaiting for s in self._sessions):
                 return
-        if self.gate.budget_spent():
-            with self._lock:
-                if self._spent_announced:
-                    return
-                self._spent_announced = True
-            self._on_spent()
+            self._spent_announced = True
+        self._on_spent()
 
     def _settle_stopped(self, key: str) -> None:
         """A cascade whose program the host has dealt with has ended, at whatever stage."""

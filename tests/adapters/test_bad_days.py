@@ -150,16 +150,16 @@ def test_a_worker_killed_while_it_waits(tmp_path: Path, pool: Path, model: str) 
     assert_only_measured_programs(task)
 
 
-def assert_nothing_lost(task: Task, killed_at: float) -> None:
-    """Every call that had ended well before the kill has its result in the ledger."""
+def assert_nothing_lost(task: Task, started_at: float, killed_at: float) -> None:
+    """Every call of this life that had ended well before the kill has its result in the ledger."""
     known = {
         key
         for (key,) in task.ledger(
             "select candidate_key from measurement where outcome not in ('infrastructure')"
         )
     }
-    ended = [call for call in task.calls("end") if call["time"] < killed_at - 0.5]
-    assert {source_key(call["code"]) for call in ended} <= known
+    over = [call for call in task.calls("end") if started_at < call["time"] < killed_at - 0.5]
+    assert {source_key(call["code"]) for call in over} <= known
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_killed_twenty_times_and_resumed_each_time(tmp_path: Path, pool: Path, m
     chance = random.Random(20)
     lives = 0
     while lives < 20:
-        before = len(task.calls())
+        before, started_at = len(task.calls()), time.time()
         going = start(task, TOY_SECONDS="0.03")
         # Some die before their first call, most in the middle of a few.
         calls = chance.choice([0, 1, 2, 3, 4, 5])
@@ -184,7 +184,7 @@ def test_killed_twenty_times_and_resumed_each_time(tmp_path: Path, pool: Path, m
         going.kill(evaluators=lives % 2 == 0)
         wait_until(lambda: ended(evaluators))  # noqa: B023
         if (task.out / "ledger.sqlite3").exists() and task.calls():
-            assert_nothing_lost(task, killed_at)
+            assert_nothing_lost(task, started_at, killed_at)
             assert task.charges() >= len(task.calls())
         lives += 1
     done = run(task, TOY_SECONDS="0.03")
