@@ -301,19 +301,26 @@ class Gate:
             return charged
 
     def close_interrupted(self) -> int:
-        """Close measurements whose process has ended without a result; they stay paid.
+        """Close measurements whose process has ended without a result, as ``infrastructure``; they stay paid.
 
         Call it when a run is resumed. What still runs somewhere is left open: its result is on its way.
 
         Returns:
-            How many were closed, as ``infrastructure``.
+            How many were closed.
         """
-        closed = 0
-        for charge in self._ledger.open_charges():
-            if not charge.worker.may_be_alive():
-                lost = Measurement(Outcome.INFRASTRUCTURE, error="interrupted before it had a result")
-                closed += self.tell(charge.decision_id, lost)
-        return closed
+        lost = Measurement(Outcome.INFRASTRUCTURE, error="interrupted before it had a result")
+        gone = [c for c in self._ledger.open_charges() if not c.worker.may_be_alive()]
+        return sum(self.tell(charge.decision_id, lost) for charge in gone)
+
+    def close_overdue(self, age_s: float) -> int:
+        """Close measurements that were charged longer ago than ``age_s`` seconds, as ``timeout``.
+
+        Returns:
+            How many were closed.
+        """
+        late = Measurement(Outcome.TIMEOUT, error=f"no result within {age_s:.0f} s")
+        overdue = [c for c in self._ledger.open_charges() if time.time() - c.charged_at > age_s]
+        return sum(self.tell(charge.decision_id, late) for charge in overdue)
 
     def release(self, decision_id: int) -> None:
         """Give back a decision that was never started, so that its place in the budget is free again."""

@@ -58,7 +58,7 @@ class PooledGate:
             raise ValueError(f"size and workers are at least 1, got {size!r} and {workers!r}")
         self._gate = gate
         self._size = size
-        self._workers = workers
+        self._workers = self._all_workers = workers
         self._max_wait_s = max_wait_s
         self._may_release = may_release
         self._lock = threading.Lock()
@@ -96,6 +96,11 @@ class PooledGate:
         """A worker of the host has died: pools need one waiter less."""
         with self._lock:
             self._workers = max(1, self._workers - 1)
+
+    def worker_found(self) -> None:
+        """A worker has taken the place of one that was lost."""
+        with self._lock:
+            self._workers = min(self._all_workers, self._workers + 1)
 
     def close(self) -> None:
         """Release whoever waits, and from now on everybody at once."""

@@ -21,7 +21,8 @@ from gpu_forecasters_openevolve.evaluator_process import LoadRequest
 from gpu_forecasters_openevolve.evaluators import EvaluatorPool
 from gpu_forecasters_openevolve.messages import ServiceAddress
 from gpu_forecasters_openevolve.population import guard_population
-from gpu_forecasters_openevolve.service import GateService, ServiceLimits
+from gpu_forecasters_openevolve.service import GateService
+from gpu_forecasters_openevolve.sessions import ServiceLimits
 from gpu_forecasters_openevolve.shutdown import watch_stop
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import Candidate, decode_source

@@ -11,7 +11,6 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -20,13 +19,12 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-from gpu_forecasters_openevolve.evaluator_process import CallReply, CallRequest
+from gpu_forecasters_openevolve.evaluator_process import CallReply
 from gpu_forecasters_openevolve.evaluators import (
-    EvaluatorDied,
     EvaluatorPool,
     EvaluatorProcess,
-    EvaluatorTimeout,
 )
+from gpu_forecasters_openevolve.measurer import Measurer
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
 from gpu_forecasters_openevolve.replies import (
     failure_reply,
@@ -35,83 +33,21 @@ from gpu_forecasters_openevolve.replies import (
     skip_reply,
     undecided_reply,
 )
+from gpu_forecasters_openevolve.sessions import ServiceLimits, Session
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
-from gpu_forecasters_plugin.errors import GpuForecastersError, LedgerWriteError
+from gpu_forecasters_plugin.errors import GpuForecastersError
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.measuring import answers_in
 from gpu_forecasters_plugin.pooling import PooledGate
 
-__all__ = ["GateService", "ServiceLimits"]
+__all__ = ["GateService"]
 
 logger = logging.getLogger(__name__)
 
-_DUPLICATE_POLL_S = 0.1
-_WRITE_ATTEMPTS = 60
-
-
-class ServiceLimits:
-    """Sizes and times of a service.
-
-    Attributes:
-        pool_size: candidates of a full pool.
-        workers: worker processes of the host.
-        evaluation_timeout_s: time that one call of the evaluator may take, in seconds.
-        host_timeout_s: time after which the host gives up on an evaluation, waiting included, in seconds.
-        max_wait_s: longest wait for a pool to fill, in seconds.
-        last_function: the last function of the evaluator that the host may call for one candidate.
-    """
-
-    def __init__(
-        self,
-        *,
-        pool_size: int,
-        workers: int,
-        evaluation_timeout_s: float,
-        host_timeout_s: float,
-        max_wait_s: float,
-        last_function: str = "evaluate",
-    ) -> None:
-        self.last_function = last_function
-        self.pool_size = pool_size
-        self.workers = workers
-        self.evaluation_timeout_s = evaluation_timeout_s
-        self.host_timeout_s = host_timeout_s
-        # Well under the host's own time-out, whatever the configuration says.
-        self.max_wait_s = min(max_wait_s, host_timeout_s / 10)
-
-
-class _Session:
-    """One worker's connection, with the cascade that it is in the middle of."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.alive = True
-        self.decision: Decision | None = None
-        self.program_path = ""
-        self.evaluator: EvaluatorProcess | None = None
-        self.awaiting: set[str] = set()
-        self.calling = False
-        self.unsettled: Decision | None = None
-
-    def still_there(self) -> bool:
-        """Whether the worker lives: it sends nothing while it waits, so readable means closed."""
-        try:
-            if self.connection.poll(0):
-                self.alive = False
-        except (OSError, EOFError):
-            self.alive = False
-        return self.alive
-
-    def hung_up(self) -> bool:
-        """Whether the worker's end is closed; a request that was not read yet is none."""
-        try:
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as peer:
-                return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+_DUPLICATE_POLL_S = 0.2
+_OVERDUE_S = 30.0
+"""Beyond its time-out, how long a measurement may be open before nobody waits for it any more, in seconds."""
 
 
 class GateService:
@@ -140,6 +76,7 @@ class GateService:
         self._limits = limits
         self._on_spent = on_spent
         self._on_failure = on_failure
+        self._measurer = Measurer(gate, limits)
         self._pool = PooledGate(
             gate,
             size=limits.pool_size,
@@ -151,13 +88,14 @@ class GateService:
         self._key = secrets.token_bytes(32)
         self._listener = Listener(str(Path(self._folder) / "gate.sock"), family="AF_UNIX", authkey=self._key)
         self._lock = threading.Lock()
-        self._sessions: set[_Session] = set()
+        self._sessions: set[Session] = set()
         self._measuring = 0
         self._counter = 0
         self._closed = False
         self._spent_announced = False
         self._host_stops = False
         self.workers_lost = 0
+        self._vacant = 0
         self.failure: BaseException | None = None
 
     @property
@@ -177,6 +115,7 @@ class GateService:
         if self._closed:
             return
         self._closed = True
+        self._measurer.give_up()
         self._pool.close()
         self._evaluators.close(grace_s=self._limits.evaluation_timeout_s if self._measuring else 0.0)
         self._listener.close()
@@ -222,13 +161,13 @@ class GateService:
             if session.unsettled is not None and session.unsettled.candidate_key == key:
                 self._settle(session)
 
-    def _expect_nothing(self, session: _Session, decision: Decision) -> None:
+    def _expect_nothing(self, session: Session, decision: Decision) -> None:
         """The host will refuse this program: no result of it is on its way, and no further stage follows."""
         with self._lock:
             session.awaiting.discard(decision.candidate_key)
         self._settle(session)
 
-    def _settle(self, session: _Session) -> None:
+    def _settle(self, session: Session) -> None:
         """No further stage follows: let what the last one said stand, so that it answers for duplicates."""
         decision, session.unsettled = session.unsettled, None
         if decision is None:
@@ -249,9 +188,12 @@ class GateService:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection) -> None:
-        session = _Session(connection)
+        session = Session(connection)
         with self._lock:
             self._sessions.add(session)
+            replaces, self._vacant = self._vacant > 0, max(0, self._vacant - 1)
+        if replaces:
+            self._pool.worker_found()
         try:
             while True:
                 request: EvaluationRequest = connection.recv()
@@ -266,12 +208,13 @@ class GateService:
                 self._sessions.discard(session)
                 lost = not self._closed and not self._host_stops
                 self.workers_lost += lost
+                self._vacant += lost
             self._settle(session)
             connection.close()
             if lost:
                 self._pool.worker_lost()
 
-    def _answer(self, session: _Session, request: EvaluationRequest) -> EvaluationReply | None:
+    def _answer(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
         try:
             if request.program_path == session.program_path and session.decision is not None:
                 return self._next_stage(session, request)
@@ -285,6 +228,7 @@ class GateService:
             if self.failure is not None:
                 return
             self.failure = error
+        self._measurer.give_up()
         logger.critical("the run cannot go on: %s", error)
         self._on_failure(error)
 
@@ -297,7 +241,7 @@ class GateService:
         code = decode_source(Path(request.program_path).read_bytes())
         return Candidate(f"{os.getpid()}-{number}", code)
 
-    def _evaluate(self, session: _Session, request: EvaluationRequest) -> EvaluationReply | None:
+    def _evaluate(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
         self._settle(session)
         session.decision, session.program_path, session.evaluator = None, request.program_path, None
         candidate = self._candidate(request)
@@ -319,7 +263,7 @@ class GateService:
             session.decision = decision
             return self._measure(session, request, decision)
 
-    def _decide(self, candidate: Candidate, session: _Session, request: EvaluationRequest) -> Decision | None:
+    def _decide(self, candidate: Candidate, session: Session, request: EvaluationRequest) -> Decision | None:
         if request.is_seed:
             # A program that the population starts from is no proposal: nothing to choose.
             return self.gate.ask([candidate], measure_all=True)[0]
@@ -329,17 +273,19 @@ class GateService:
             return None
         return decision
 
-    def _await_answer(self, key: str, session: _Session) -> Measurement | None:
-        """The result of the same source that is being measured right now."""
+    def _await_answer(self, key: str, session: Session) -> Measurement | None:
+        """The result of the same source that is being measured right now, maybe by a process of an earlier run."""
+        overdue_s = self._limits.evaluation_timeout_s + _OVERDUE_S
         while session.still_there() and not self._closed:
             answer = self.gate.answer(key)
             if answer is not None or not self.gate.in_flight(key):
                 return answer
+            self.gate.close_overdue(overdue_s)
             time.sleep(_DUPLICATE_POLL_S)
         return None
 
     def _measure(
-        self, session: _Session, request: EvaluationRequest, decision: Decision
+        self, session: Session, request: EvaluationRequest, decision: Decision
     ) -> EvaluationReply | None:
         with self._lock:
             self._measuring += 1
@@ -366,7 +312,7 @@ class GateService:
             with self._lock:
                 self._measuring -= 1
 
-    def _next_stage(self, session: _Session, request: EvaluationRequest) -> EvaluationReply | None:
+    def _next_stage(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
         """A later stage of a cascade belongs to the measurement that its first stage was charged for."""
         decision = session.decision
         assert decision is not None
@@ -382,59 +328,19 @@ class GateService:
             self._evaluators.release(evaluator)
 
     def _call(
-        self, session: _Session, request: EvaluationRequest, decision: Decision, evaluator: EvaluatorProcess
+        self, session: Session, request: EvaluationRequest, decision: Decision, evaluator: EvaluatorProcess
     ) -> EvaluationReply:
-        """Call the evaluator; it has written the result itself unless it died or ran out of time."""
-        reference = self.gate.reference_measurement()
-        is_reference = decision.candidate_key == self.gate.reference.key
-        earlier = self.gate.partial_answer(decision.id) if request.function != "evaluate" else None
-        call = CallRequest(
-            request.function,
-            request.program_path,
-            request.kwargs,
-            decision.id,
-            self.gate.config.metric,
-            None if is_reference or reference is None else reference.value,
-            answers_in(earlier.payload) if earlier is not None else {},
-            self._may_continue(request.function),
-        )
-        session.calling, session.unsettled = True, decision if call.provisional else None
-        started = time.monotonic()
+        provisional = self._measurer.may_continue(request.function)
+        session.calling, session.unsettled = True, decision if provisional else None
         try:
-            result = evaluator.call(call, self._limits.evaluation_timeout_s)
-            if not result.written:
-                self._tell(decision, result.measurement, provisional=call.provisional)
-        except EvaluatorTimeout as error:
-            result = self._record_loss(decision, Outcome.TIMEOUT, str(error), started)
-        except EvaluatorDied as error:
-            result = self._record_loss(decision, Outcome.RUNTIME_ERROR, str(error), started)
+            result = self._measurer.call(request, decision, evaluator)
         finally:
             session.calling = False
         return self._reply(session, request, result.measurement, decision, reply=result)
 
-    def _may_continue(self, function: str) -> bool:
-        return function not in ("evaluate", self._limits.last_function)
-
-    def _record_loss(self, decision: Decision, outcome: Outcome, error: str, started: float) -> CallReply:
-        measurement = Measurement(outcome, gpu_seconds=time.monotonic() - started, error=error)
-        self._tell(decision, measurement)
-        return CallReply(measurement, None)
-
-    def _tell(self, decision: Decision, measurement: Measurement, *, provisional: bool = False) -> None:
-        """Write a result that was paid for; a ledger that cannot be written gets a minute to recover."""
-        for _ in range(_WRITE_ATTEMPTS - 1):
-            try:
-                self.gate.tell(decision.id, measurement, provisional=provisional)
-                return
-            except LedgerWriteError:
-                if self._closed or self.failure is not None:
-                    break
-                time.sleep(1.0)
-        self.gate.tell(decision.id, measurement, provisional=provisional)
-
     def _reply(
         self,
-        session: _Session,
+        session: Session,
         request: EvaluationRequest,
         measurement: Measurement,
         decision: Decision,

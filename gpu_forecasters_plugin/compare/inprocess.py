@@ -2,8 +2,8 @@
 
 The paper's search (arXiv 2605.31464): two parents a step; four candidates per parent are measured, chosen from as many
 without the filter and from four times as many with it. The first parent is the best kernel so far, the second is drawn
-by rank. No source is proposed twice, in any arm: a finite recorded task would otherwise favour whoever remembers what was
-measured.
+by rank. No source is proposed twice, in any arm: a finite recorded task would otherwise favour whoever remembers
+what was measured.
 """
 
 from __future__ import annotations

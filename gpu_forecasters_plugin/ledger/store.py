@@ -168,7 +168,9 @@ class Ledger:
             pool_values = asdict(pool) | {"run_id": self.run_id, "number": number, "created_at": now}
             pool_id = connection.execute(insert(models.pool).values(pool_values)).inserted_primary_key[0]  # type: ignore[index]
             shared = {"run_id": self.run_id, "pool_id": pool_id, "created_at": now}
-            self._insert_rows(connection, models.decision, [decision_values(draft) | shared for draft in drafts])
+            self._insert_rows(
+                connection, models.decision, [decision_values(draft) | shared for draft in drafts]
+            )
             # Numbers rise in the order of the insert; reading them back costs less than RETURNING for each.
             numbers = select(models.decision.c.id).where(models.decision.c.pool_id == pool_id)
             ids = connection.execute(numbers.order_by(models.decision.c.id)).scalars()

@@ -22,9 +22,10 @@ def pools(direction: float, count: int, *, noise: float = 0.0, seed: int = 0) ->
     return made
 
 
-def test_a_new_forecaster_is_trusted_by_half() -> None:
-    assert PRIOR_SHARE - 0.5 == pytest.approx((FULL_TRUST - 0.5) / 2)
-    assert trust([], GUARD) == pytest.approx(0.5)
+def test_a_new_forecaster_is_trusted_until_it_misleads() -> None:
+    assert PRIOR_SHARE > FULL_TRUST
+    assert trust([], GUARD) == 1.0
+    assert trust(pools(-1.0, 1), GUARD) < 1.0
 
 
 def test_a_good_forecaster_keeps_its_slots() -> None:
@@ -54,7 +55,9 @@ def test_differences_within_the_noise_of_measuring_are_no_evidence() -> None:
 
 def test_equal_scores_are_worth_what_chance_is() -> None:
     tied = [[(0.0, truth) for truth in (0.0, 1.0, 2.0, 3.0)]] * 50
-    assert trust(tied, GUARD) < 0.35
+    random_sign = [[(0.0, 0.0), (1.0, 1.0)], [(1.0, 0.0), (0.0, 1.0)]] * 50
+    assert trust(tied, GuardConfig(prior_pairs=0.01)) == pytest.approx(0.0, abs=0.01)
+    assert trust(random_sign, GuardConfig(prior_pairs=0.01, decay=1.0)) == pytest.approx(0.0, abs=0.01)
 
 
 def test_pairs_are_compared_within_a_pool_only() -> None:

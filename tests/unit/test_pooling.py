@@ -231,3 +231,15 @@ def test_a_worker_that_dies_while_its_pool_is_decided_still_has_its_decision(
 def test_sizes_are_at_least_one(gate: RecordingGate, size: int, workers: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         PooledGate(gate, size=size, workers=workers, max_wait_s=1.0)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_replaces_a_lost_one_is_waited_for_again() -> None:
+    gate = RecordingGate()
+    pooled = PooledGate(gate, size=8, workers=2, max_wait_s=LONG_S)  # type: ignore[arg-type]
+    pooled.worker_lost()
+    assert pooled.decide(candidate("alone")) is not None
+    pooled.worker_found()
+    pooled.worker_found()  # never more than there were
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(pooled.decide, [candidate("a"), candidate("b")]))
+    assert [sorted(pool) for pool in gate.pools] == [["alone"], ["a", "b"]]
