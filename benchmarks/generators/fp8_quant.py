@@ -52,7 +52,10 @@ def reference(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
-ALLOCATE = "q = torch.empty_like(x)\ns = torch.empty(x.shape[0], x.shape[1] // 128, device=x.device, dtype=torch.float32)"
+ALLOCATE = (
+    "q = torch.empty_like(x)\n"
+    "s = torch.empty(x.shape[0], x.shape[1] // 128, device=x.device, dtype=torch.float32)"
+)
 
 HOST = {
     "clone_in": ("x = x.clone()", ""),
@@ -83,34 +86,59 @@ NOTES = (
 )
 
 BUGS: dict[str, list[tuple[str, str]]] = {
-    "no_eps": [("tl.maximum(amax, 1e-10)", "amax"), ("fmaxf(m, 1e-10f)", "m"), ("fmaxf(warp_max(m), 1e-10f)", "warp_max(m)"), (".clamp(min=1e-10)", "")],
+    "no_eps": [
+        ("tl.maximum(amax, 1e-10)", "amax"),
+        ("fmaxf(m, 1e-10f)", "m"),
+        ("fmaxf(warp_max(m), 1e-10f)", "warp_max(m)"),
+        (".clamp(min=1e-10)", ""),
+    ],
     "no_abs": [("tl.max(tl.abs(vals)", "tl.max((vals)"), ("fabsf(", "("), (".abs()", "")],
     "e5m2_range": [("448", "57344")],
     "int8_range": [("448.0", "127.0"), ("448.f", "127.f")],
     "multiplied": [("vals / scale", "vals * scale"), ("groups / scale", "groups * scale")],
-    "scale_inverted": [("tl.store(s_ptr + pid, scale)", "tl.store(s_ptr + pid, 1.0 / scale)"),
-                       ("s[g] = scale;", "s[g] = 1.0f / scale;")],
+    "scale_inverted": [
+        ("tl.store(s_ptr + pid, scale)", "tl.store(s_ptr + pid, 1.0 / scale)"),
+        ("s[g] = scale;", "s[g] = 1.0f / scale;"),
+    ],
     "group_64": [("GROUP=128", "GROUP=64"), ("x + g * 128", "x + g * 64")],
     "wrong_axis": [("axis=1", "axis=0"), ("dim=-1", "dim=0"), ("amax(-1", "amax(1")],
     "undefined_name": [("amax / 448.0", "absmax_value / 448.0"), ("/ 448.f", "/ FP8_MAX")],
-    "no_such_function": [("tl.abs(", "tl.fabs("), ("tl.clamp(", "tl.clip("), ("__shfl_xor_sync(", "__shfl_xor_all("),
-                         ("torch.clamp(", "torch.clip_by_value(")],
-    "syntax": [("pid = tl.program_id(0)", "pid = tl.program_id(0):"), ("int lane = ", "int lane == "),
-               ("def run(x):", "def run(x)")],
+    "no_such_function": [
+        ("tl.abs(", "tl.fabs("),
+        ("tl.clamp(", "tl.clip("),
+        ("__shfl_xor_sync(", "__shfl_xor_all("),
+        ("torch.clamp(", "torch.clip_by_value("),
+    ],
+    "syntax": [
+        ("pid = tl.program_id(0)", "pid = tl.program_id(0):"),
+        ("int lane = ", "int lane == "),
+        ("def run(x):", "def run(x)"),
+    ],
     "block_not_power_of_two": [("GROUPS=32", "GROUPS=24"), ("GROUPS=8", "GROUPS=12")],
     "runtime_block": [("GROUP: tl.constexpr", "GROUP")],
-    "wild_pointer": [("x_ptr + pid * GROUP", "x_ptr + pid.to(tl.int64) * GROUP * 1000003"),
-                     ("x + g * 128", "x + g * 128000003L")],
+    "wild_pointer": [
+        ("x_ptr + pid * GROUP", "x_ptr + pid.to(tl.int64) * GROUP * 1000003"),
+        ("x + g * 128", "x + g * 128000003L"),
+    ],
     "cpu_output": [("torch.empty_like(x)", 'torch.empty(x.shape, device="cpu")')],
     "wrong_shape": [("return q, s", "return q, s.reshape(-1)")],
     "one_output": [("return q, s", "return q")],
     "swapped": [("return q, s", "return s, q"), ("return {q, s}", "return {s, q}")],
-    "half_precision": [("vals / scale", "(vals / scale).to(tl.float16).to(tl.float32)"),
-                       ("x.view(", "x.bfloat16().view("), ("x.reshape(", "x.half().reshape(")],
-    "real_fp8": [("vals / scale", "(vals / scale).to(tl.float8e4nv).to(tl.float32)"),
-                 ("return q, s", "return q.to(torch.float8_e4m3fn).float(), s")],
-    "too_many_warps": [("num_warps=8", "num_warps=64"), ("num_warps=4", "num_warps=64"),
-                       ("THREADS = 1024", "THREADS = 2048"), ("THREADS = 128", "THREADS = 4096")],
+    "half_precision": [
+        ("vals / scale", "(vals / scale).to(tl.float16).to(tl.float32)"),
+        ("x.view(", "x.bfloat16().view("),
+        ("x.reshape(", "x.half().reshape("),
+    ],
+    "real_fp8": [
+        ("vals / scale", "(vals / scale).to(tl.float8e4nv).to(tl.float32)"),
+        ("return q, s", "return q.to(torch.float8_e4m3fn).float(), s"),
+    ],
+    "too_many_warps": [
+        ("num_warps=8", "num_warps=64"),
+        ("num_warps=4", "num_warps=64"),
+        ("THREADS = 1024", "THREADS = 2048"),
+        ("THREADS = 128", "THREADS = 4096"),
+    ],
     "no_import": [("import triton.language as tl\n", ""), ("import torch.nn.functional as F\n", "")],
     "missing_sync": [("  __syncthreads();  // partial maxima are there\n", "")],
     "short_shuffle": [("o = 16;", "o = 8;"), ("o = LANES / 2;", "o = LANES / 4;")],
@@ -137,7 +165,9 @@ def finish_up(choices: dict[str, object], code: str, bug: str | None, language: 
             raise ValueError(f"no place for the mistake {bug} in {choices}")
     key = make_key(choices)
     code = code.replace("@name@", f"fp8_{abs(hash_of(key)):08x}")
-    return make_variant(choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language)
+    return make_variant(
+        choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language
+    )
 
 
 def hash_of(key: Key) -> int:
@@ -147,7 +177,9 @@ def hash_of(key: Key) -> int:
     return zlib.crc32(repr(key).encode())
 
 
-ONE_GROUP = HEAD + '''
+ONE_GROUP = (
+    HEAD
+    + """
 @triton.jit
 def quant_group(x_ptr, q_ptr, s_ptr, GROUP: tl.constexpr):
     pid = tl.program_id(0)
@@ -169,13 +201,17 @@ def run(x):
     quant_group[(n_groups,)](x, q, s, GROUP=128, num_warps=@warps@)
     @post@
     return q, s
-'''
+"""
+)
 QUANTISE = {
     "divide": "quantised = tl.minimum(tl.maximum(vals / scale, -448.0), 448.0)",
     "clamp": "quantised = tl.clamp(vals / scale, -448.0, 448.0)",
     "reciprocal": "inverse = 448.0 / amax\nquantised = tl.clamp(vals * inverse, -448.0, 448.0)",
     "where": "t = vals / scale\nt = tl.where(t > 448.0, 448.0, t)\nquantised = tl.where(t < -448.0, -448.0, t)",
-    "float64": "quantised = tl.minimum(tl.maximum(vals.to(tl.float64) / scale.to(tl.float64), -448.0), 448.0).to(tl.float32)",
+    "float64": (
+        "quantised = tl.minimum(tl.maximum(vals.to(tl.float64) / scale.to(tl.float64), "
+        "-448.0), 448.0).to(tl.float32)"
+    ),
 }
 
 
@@ -188,7 +224,9 @@ def one_group(warps: int, math: str = "divide", host: str | None = None, bug: st
     )
 
 
-GROUP_TILE = HEAD + '''
+GROUP_TILE = (
+    HEAD
+    + """
 @triton.jit
 def quant_tile(x_ptr, q_ptr, s_ptr, n_groups, GROUPS: tl.constexpr):
     @index@
@@ -210,25 +248,45 @@ def run(x):
     quant_tile[(triton.cdiv(n_groups, @groups@),)](x, q, s, n_groups, GROUPS=@groups@, num_warps=@warps@)
     @post@
     return q, s
-'''
+"""
+)
 
 
 def group_tile(
-    groups: int, warps: int, math: str = "divide", hints: bool = False, host: str | None = None, bug: str | None = None
+    groups: int,
+    warps: int,
+    math: str = "divide",
+    hints: bool = False,
+    host: str | None = None,
+    bug: str | None = None,
 ) -> Variant:
     """Several groups per program, as a two-dimensional tile."""
     choices = {
-        "algorithm": "group_tile", "groups": groups, "warps": warps, "math": math, "hints": "evict" if hints else "none",
-        "host": host, "bug": bug,
+        "algorithm": "group_tile",
+        "groups": groups,
+        "warps": warps,
+        "math": math,
+        "hints": "evict" if hints else "none",
+        "host": host,
+        "bug": bug,
     }
     pre, post = HOST.get(host or "", ("", ""))
     quantise = {
         "divide": "quantised = vals / scale[:, None]\nquantised = tl.minimum(tl.maximum(quantised, -448.0), 448.0)",
         "reciprocal": "inv = 1.0 / scale\nquantised = tl.clamp(vals * inv[:, None], -448.0, 448.0)",
-        "where": "quantised = vals / scale[:, None]\nquantised = tl.where(quantised > 448.0, 448.0, tl.where(quantised < -448.0, -448.0, quantised))",
+        "where": (
+            "quantised = vals / scale[:, None]\n"
+            "quantised = tl.where(quantised > 448.0, 448.0, tl.where(quantised < -448.0, -448.0, "
+            "quantised))"
+        ),
     }[math]
     code = fill(
-        GROUP_TILE, groups=groups, warps=warps, quantise=quantise, pre=pre, post=post,
+        GROUP_TILE,
+        groups=groups,
+        warps=warps,
+        quantise=quantise,
+        pre=pre,
+        post=post,
         index="rows = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)",
         load_hint=', eviction_policy="evict_first"' if hints else "",
         store_hint=', eviction_policy="evict_first"' if hints else "",
@@ -236,7 +294,9 @@ def group_tile(
     return finish_up(choices, code, bug)
 
 
-ROW_LOOP = HEAD + '''
+ROW_LOOP = (
+    HEAD
+    + '''
 @triton.jit
 def quant_row(x_ptr, q_ptr, s_ptr, hidden, WIDTH: tl.constexpr):
     """One program per token; the groups of the row come one after the other."""
@@ -259,8 +319,11 @@ def run(x):
     quant_row[(tokens,)](x, q, s, hidden, WIDTH=@width@, num_warps=@warps@)
     return q, s
 '''
+)
 
-GRID2D = HEAD + '''
+GRID2D = (
+    HEAD
+    + """
 @triton.jit
 def quant_2d(x, q, s, stride, per_row, NG: tl.constexpr):
     t = tl.program_id(@axis_t@)
@@ -282,9 +345,12 @@ def run(x):
     blocks = triton.cdiv(per_row, @ng@)
     quant_2d[@grid@](x, q, s, x.stride(0), per_row, NG=@ng@, num_warps=@warps@)
     return q, s
-'''
+"""
+)
 
-PERSISTENT = HEAD + '''
+PERSISTENT = (
+    HEAD
+    + """
 @triton.jit
 def quant_stride(x_ptr, q_ptr, s_ptr, n_groups, GROUPS: tl.constexpr, STAGES: tl.constexpr):
     lane = tl.arange(0, 128)
@@ -305,9 +371,12 @@ def run(x):
     @grid@
     quant_stride[(programs,)](x, q, s, n_groups, GROUPS=@groups@, STAGES=@stages@, num_warps=@warps@)
     return q, s
-'''
+"""
+)
 
-TWO_KERNELS = HEAD + '''
+TWO_KERNELS = (
+    HEAD
+    + """
 @triton.jit
 def group_scales(x, s, n_groups, GROUPS: tl.constexpr):
     r = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
@@ -329,9 +398,12 @@ def run(x):
     @scales@
     @apply@
     return q, s
-'''
+"""
+)
 
-SERIAL = HEAD + '''
+SERIAL = (
+    HEAD
+    + """
 @triton.jit
 def serial_groups(x, q, s, n_groups, LANES: tl.constexpr):
     # each lane owns a whole group and walks through its 128 numbers
@@ -351,9 +423,12 @@ def run(x):
     @allocate@
     serial_groups[(triton.cdiv(s.numel(), @lanes@),)](x, q, s, s.numel(), LANES=@lanes@, num_warps=@warps@)
     return q, s
-'''
+"""
+)
 
-AUTOTUNED = HEAD + '''
+AUTOTUNED = (
+    HEAD
+    + """
 @triton.autotune(
     configs=[triton.Config({"NG": g}, num_warps=w) for g, w in @configs@],
     key=["n_groups"],
@@ -373,7 +448,8 @@ def run(x):
     n = s.numel()
     tuned_quant[lambda meta: (triton.cdiv(n, meta["NG"]),)](x, q, s, n)
     return q, s
-'''
+"""
+)
 
 
 def row_loop(width: int, warps: int, loop: str = "plain", bug: str | None = None) -> Variant:
@@ -388,7 +464,11 @@ def grid2d(groups: int, warps: int, order: str = "token_first", bug: str | None 
     choices = {"algorithm": "grid2d", "groups": groups, "warps": warps, "order": order, "bug": bug}
     first = order == "token_first"
     code = fill(
-        GRID2D, axis_t=0 if first else 1, axis_b=1 if first else 0, ng=groups, warps=warps,
+        GRID2D,
+        axis_t=0 if first else 1,
+        axis_b=1 if first else 0,
+        ng=groups,
+        warps=warps,
         grid="(tokens, blocks)" if first else "(blocks, tokens)",
     )
     return finish_up(choices, code, bug)
@@ -397,7 +477,12 @@ def grid2d(groups: int, warps: int, order: str = "token_first", bug: str | None 
 def persistent(waves: str, groups: int, warps: int, stages: int, bug: str | None = None) -> Variant:
     """A fixed number of programs that stride over the tiles."""
     choices = {
-        "algorithm": "persistent", "waves": waves, "groups": groups, "warps": warps, "stages": stages, "bug": bug,
+        "algorithm": "persistent",
+        "waves": waves,
+        "groups": groups,
+        "warps": warps,
+        "stages": stages,
+        "bug": bug,
     }
     if waves == "fixed_32":
         grid = "programs = 32"
@@ -410,13 +495,19 @@ def persistent(waves: str, groups: int, warps: int, stages: int, bug: str | None
 def two_kernels(scales: str, groups: int, block: str, warps: int, bug: str | None = None) -> Variant:
     """One launch for the scales, one to apply them; either may be left to PyTorch."""
     choices = {
-        "algorithm": "two_kernels", "scales": scales, "groups": groups, "block": block, "warps": warps, "bug": bug,
+        "algorithm": "two_kernels",
+        "scales": scales,
+        "groups": groups,
+        "block": block,
+        "warps": warps,
+        "bug": bug,
     }
     if scales == "torch":
         first = "s.copy_(x.view(x.shape[0], -1, 128).abs().amax(dim=-1).clamp(min=1e-10) / 448.0)"
     else:
         first = (
-            f"group_scales[(triton.cdiv(s.numel(), {groups}),)](x, s, s.numel(), GROUPS={groups}, num_warps={warps})"
+            f"group_scales[(triton.cdiv(s.numel(), {groups}),)](x, s, s.numel(), GROUPS={groups}, "
+            f"num_warps={warps})"
         )
     if block == "torch":
         second = "q = (x.view(x.shape[0], -1, 128) / s.unsqueeze(-1)).clamp(-448.0, 448.0).view_as(x)"
@@ -498,20 +589,33 @@ def run(x):
 
 
 def cuda_source(
-    choices: dict[str, object], kernel: str, launch: str, *, includes: str = "", flags: str = '"-O3"',
-    host: str | None = None, bug: str | None = None, contiguous: bool = False,
+    choices: dict[str, object],
+    kernel: str,
+    launch: str,
+    *,
+    includes: str = "",
+    flags: str = '"-O3"',
+    host: str | None = None,
+    bug: str | None = None,
+    contiguous: bool = False,
 ) -> Variant:
     """Wraps a kernel in an extension built from the Python module."""
     pre, post = HOST.get(host or "", ("", ""))
     choices = {**choices, "host": host}
     code = fill(
-        INLINE.replace("@name@", "<name>"), kernel=kernel.strip("\n"), launch=launch, includes=includes, flags=flags,
-        pre=pre, post=post, contiguous="x = x.contiguous();" if contiguous else "",
+        INLINE.replace("@name@", "<name>"),
+        kernel=kernel.strip("\n"),
+        launch=launch,
+        includes=includes,
+        flags=flags,
+        pre=pre,
+        post=post,
+        contiguous="x = x.contiguous();" if contiguous else "",
     ).replace("<name>", "@name@")
     return finish_up(choices, code, bug, "cuda")
 
 
-WARP = '''
+WARP = """
 __device__ __forceinline__ float warp_max(float m) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, o));
@@ -521,12 +625,13 @@ __device__ __forceinline__ float warp_max(float m) {
 __device__ __forceinline__ float quant(float v, float inv) { return fminf(fmaxf(v @op@ inv, -448.f), 448.f); }
 
 // one warp per group of 128
-__global__ void @bounds@quant_warp(const float* __restrict__ x, float* __restrict__ q, float* __restrict__ s, int64_t groups) {
+__global__ void @bounds@quant_warp(const float* __restrict__ x, float* __restrict__ q, float* __restrict__ s, \
+int64_t groups) {
   @first@
   int lane = threadIdx.x & 31;
   @loop@
 }
-'''
+"""
 WARP_BODY = {
     "4": """const float4* src = reinterpret_cast<const float4*>(x + g * 128);
 float4 v = {LD}(src + lane);
@@ -573,15 +678,28 @@ if (lane == 0) s[g] = scale;""",
 
 
 def warp(
-    vector: str, threads: int, cache: str = "plain", math: str = "divide", grid: str = "exact", host: str | None = None,
-    bug: str | None = None, flags: str = "O3",
+    vector: str,
+    threads: int,
+    cache: str = "plain",
+    math: str = "divide",
+    grid: str = "exact",
+    host: str | None = None,
+    bug: str | None = None,
+    flags: str = "O3",
 ) -> Variant:
     """A warp per group."""
     choices = {
-        "algorithm": "warp", "vector": vector, "threads": threads, "cache": cache, "math": math, "grid": grid,
+        "algorithm": "warp",
+        "vector": vector,
+        "threads": threads,
+        "cache": cache,
+        "math": math,
+        "grid": grid,
         "flags": flags,
     }
-    load, store = {"plain": ("LOAD", "STORE"), "streaming": ("__ldcs", "__stcs"), "ldg": ("__ldg", "STORE")}[cache]
+    load, store = {"plain": ("LOAD", "STORE"), "streaming": ("__ldcs", "__stcs"), "ldg": ("__ldg", "STORE")}[
+        cache
+    ]
     body = WARP_BODY[vector].replace("{LD}", load).replace("{ST}", store)
     body = body.replace("{INV}", "float inv = scale;" if math == "divide" else "float inv = 448.f / m;")
     helpers = ""
@@ -599,7 +717,11 @@ def warp(
         loop = "for (int64_t g = begin; g < groups; g += warps) {\n  " + body.replace("\n", "\n  ") + "\n}"
         launch = f"int blocks = {grid};  // grid-stride loop"
     kernel = fill(
-        helpers + WARP, op="/" if math == "divide" else "*", bounds="", first=first, loop=loop,
+        helpers + WARP,
+        op="/" if math == "divide" else "*",
+        bounds="",
+        first=first,
+        loop=loop,
     )
     launch = (
         f"const int THREADS = {threads};\n{launch}\nquant_warp<<<blocks, THREADS>>>(x.data_ptr<float>(), "
@@ -609,7 +731,7 @@ def warp(
     return cuda_source(choices, kernel, launch, host=host, bug=bug, flags=option)
 
 
-LANES_KERNEL = '''
+LANES_KERNEL = """
 // LANES threads share a group; each of them holds 32 / LANES float4 in registers
 template <int LANES>
 __global__ void quant_lanes(const float* x, float* q, float* s, int64_t groups) {
@@ -641,7 +763,7 @@ __global__ void quant_lanes(const float* x, float* q, float* s, int64_t groups) 
   }
   if (lane == 0) s[g] = scale;
 }
-'''
+"""
 
 
 def lanes(count: int, threads: int, layout: str = "interleaved", bug: str | None = None) -> Variant:
@@ -656,7 +778,7 @@ def lanes(count: int, threads: int, layout: str = "interleaved", bug: str | None
     return cuda_source(choices, kernel, launch, bug=bug, contiguous=True)
 
 
-BLOCK_GROUP = '''
+BLOCK_GROUP = """
 __global__ void quant_block(const float* x, float* q, float* s) {
   const int64_t g = blockIdx.x;
   const int tid = threadIdx.x;
@@ -666,7 +788,7 @@ __global__ void quant_block(const float* x, float* q, float* s) {
   q[g * 128 + tid] = fminf(fmaxf(v / scale, -448.f), 448.f);
   if (tid == 0) s[g] = scale;
 }
-'''
+"""
 BLOCK_REDUCE = {
     "tree": """__shared__ float buf[128];
 buf[tid] = fabsf(v);
@@ -709,7 +831,7 @@ def block_group(reduce: str, host: str | None = None, bug: str | None = None) ->
     return cuda_source(choices, kernel, launch, host=host, bug=bug)
 
 
-THREAD_GROUP = '''
+THREAD_GROUP = """
 __global__ void quant_serial(const float* x, float* q, float* s, int64_t groups) {
   int64_t g = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
   if (g >= groups) return;
@@ -720,14 +842,15 @@ __global__ void quant_serial(const float* x, float* q, float* s, int64_t groups)
   s[g] = scale;
   @second@
 }
-'''
+"""
 THREAD_LOOPS = {
     "scalar": (
         "for (int r = 0; r < 128; ++r) {\n  m = fmaxf(m, fabsf(mine[r]));\n}",
         "for (int r = 0; r < 128; ++r) {\n  q[g * 128 + r] = fminf(fmaxf(mine[r] / scale, -448.f), 448.f);\n}",
     ),
     "float4": (
-        "const float4* m4 = (const float4*)mine;\n#pragma unroll 8\nfor (int r = 0; r < 32; ++r) {\n  float4 v = m4[r];\n"
+        "const float4* m4 = (const float4*)mine;\n#pragma unroll 8\n"
+        "for (int r = 0; r < 32; ++r) {\n  float4 v = m4[r];\n"
         "  m = fmaxf(m, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));\n}",
         "float4* q4 = (float4*)(q + g * 128);\n#pragma unroll 8\nfor (int r = 0; r < 32; ++r) {\n  float4 v = m4[r];\n"
         "  v.x = fminf(fmaxf(v.x / scale, -448.f), 448.f);\n  v.y = fminf(fmaxf(v.y / scale, -448.f), 448.f);\n"
@@ -735,7 +858,8 @@ THREAD_LOOPS = {
         "  q4[r] = v;\n}",
     ),
     "double": (
-        "double best = 0.0;\nfor (int r = 0; r < 128; ++r) {\n  best = fmax(best, fabs((double)mine[r]));\n}\nm = (float)best;",
+        "double best = 0.0;\nfor (int r = 0; r < 128; ++r) {\n"
+        "  best = fmax(best, fabs((double)mine[r]));\n}\nm = (float)best;",
         "for (int r = 0; r < 128; ++r) {\n  double t = (double)mine[r] / (double)scale;\n"
         "  q[g * 128 + r] = (float)fmin(fmax(t, -448.0), 448.0);\n}",
     ),
@@ -753,7 +877,7 @@ def thread_group(loops: str, threads: int, bug: str | None = None) -> Variant:
     return cuda_source(choices, fill(THREAD_GROUP, first=first, second=second), launch, bug=bug)
 
 
-BLOCK_ROW = '''
+BLOCK_ROW = """
 // a block takes a whole token; its warps take turns with the groups of the row
 __global__ void quant_token(const float* __restrict__ x, float* __restrict__ q, float* __restrict__ s, int hidden) {
   extern __shared__ float staged[];
@@ -777,7 +901,7 @@ __global__ void quant_token(const float* __restrict__ x, float* __restrict__ q, 
     if (lane == 0) s[int64_t(blockIdx.x) * per_row + g] = scale;
   }
 }
-'''
+"""
 
 
 def block_row(threads: int, staged: bool, bug: str | None = None) -> Variant:
@@ -794,7 +918,7 @@ def block_row(threads: int, staged: bool, bug: str | None = None) -> Variant:
     return cuda_source(choices, kernel, launch, bug=bug)
 
 
-CUDA_TWO = '''
+CUDA_TWO = """
 __global__ void group_max(const float* x, float* s, int64_t groups) {
   int64_t g = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
   int lane = threadIdx.x % 32;
@@ -808,18 +932,20 @@ __global__ void group_max(const float* x, float* s, int64_t groups) {
 __global__ void scale_all(const float* x, const float* s, float* q, int64_t n) {
   @apply@
 }
-'''
+"""
 CUDA_APPLY = {
     "scalar": (
         "int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;\n"
-        "if (i < n) q[i] = fminf(fmaxf(x[i] / s[i / 128], -448.f), 448.f);", 1,
+        "if (i < n) q[i] = fminf(fmaxf(x[i] / s[i / 128], -448.f), 448.f);",
+        1,
     ),
     "float4": (
         "int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;\nif (i * 4 >= n) return;\n"
         "float4 v = ((const float4*)x)[i];\nfloat inv = 1.f / s[i / 32];\n"
         "v.x = fminf(fmaxf(v.x * inv, -448.f), 448.f);\nv.y = fminf(fmaxf(v.y * inv, -448.f), 448.f);\n"
         "v.z = fminf(fmaxf(v.z * inv, -448.f), 448.f);\nv.w = fminf(fmaxf(v.w * inv, -448.f), 448.f);\n"
-        "((float4*)q)[i] = v;", 4,
+        "((float4*)q)[i] = v;",
+        4,
     ),
 }
 
@@ -830,10 +956,14 @@ def cuda_two(apply: str, threads: int, host: str | None = None, bug: str | None 
     launch = (
         f"const int T = {threads};\nconst int64_t n = x.numel();\n"
         "group_max<<<(groups * 32 + T - 1) / T, T>>>(x.data_ptr<float>(), s.data_ptr<float>(), groups);\n"
-        f"scale_all<<<(n / {width} + T - 1) / T, T>>>(x.data_ptr<float>(), s.data_ptr<float>(), q.data_ptr<float>(), n);"
+        f"scale_all<<<(n / {width} + T - 1) / T, T>>>(x.data_ptr<float>(), "
+        "s.data_ptr<float>(), q.data_ptr<float>(), n);"
     )
     if host == "device_sync":
-        launch = launch.replace("groups);\n", "groups);\ncudaDeviceSynchronize();\n") + "\ncudaDeviceSynchronize();"
+        launch = (
+            launch.replace("groups);\n", "groups);\ncudaDeviceSynchronize();\n")
+            + "\ncudaDeviceSynchronize();"
+        )
     choices = {"algorithm": "cuda_two", "apply": apply, "threads": threads}
     return cuda_source(choices, fill(CUDA_TWO, apply=body), launch, host=host, bug=bug)
 
@@ -897,7 +1027,8 @@ NVRTC_KERNELS = {
 }""",
 }
 NVRTC_BLOCKS = {
-    "warp4": "(groups * 32 + {t} - 1) // {t}", "pairs": "(groups * 16 + {t} - 1) // {t}",
+    "warp4": "(groups * 32 + {t} - 1) // {t}",
+    "pairs": "(groups * 16 + {t} - 1) // {t}",
     "shared": "(groups * 128 + {t} - 1) // {t}",
 }
 
@@ -905,7 +1036,10 @@ NVRTC_BLOCKS = {
 def nvrtc(kernel: str, threads: int, bug: str | None = None) -> Variant:
     """A kernel built at run time, without an extension."""
     code = fill(
-        NVRTC, kernel=NVRTC_KERNELS[kernel], entry="quant", threads=threads,
+        NVRTC,
+        kernel=NVRTC_KERNELS[kernel],
+        entry="quant",
+        threads=threads,
         blocks=NVRTC_BLOCKS[kernel].format(t=threads),
     )
     return finish_up({"algorithm": "nvrtc", "kernel": kernel, "threads": threads}, code, bug, "cuda")
@@ -1234,7 +1368,8 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-SEED_KEY: Key = torch_source("reshape_flat").key
+# A first version as one writes it: a program per token that takes its groups one after the other.
+SEED_KEY: Key = make_key({"algorithm": "row_loop", "loop": "plain", "warps": 4, "width": 1})
 
 
 def generate() -> list[Variant]:
@@ -1244,12 +1379,21 @@ def generate() -> list[Variant]:
     pool += [one_group(w, "where") for w in (1, 4)]
     pool += [one_group(w, "float64") for w in (1, 4)]
     pool += [one_group(4, "divide", host=h) for h in ("clone_in", "sync", "nan_check", "final_clamp", "item")]
-    pool += [group_tile(g, w) for g, w in ((2, 1), (2, 4), (2, 8), (8, 4), (8, 8), (16, 4), (32, 4), (64, 8), (128, 8))]
+    pool += [
+        group_tile(g, w)
+        for g, w in ((2, 1), (2, 4), (2, 8), (8, 4), (8, 8), (16, 4), (32, 4), (64, 8), (128, 8))
+    ]
     pool += [group_tile(8, 4, "reciprocal"), group_tile(16, 4, hints=True)]
     pool += [group_tile(8, 4, "where"), group_tile(8, 4, host="sync"), group_tile(8, 4, host="double_sync")]
     pool += [group_tile(8, 4, host=h) for h in ("clone_out", "nan_check")]
     pool += [row_loop(w, n) for w, n in product((1, 4, 16), (4, 8))]
-    pool += [row_loop(64, 8), row_loop(64, 16), row_loop(4, 4, "staged"), row_loop(16, 8, "staged"), row_loop(1, 4, "staged")]
+    pool += [
+        row_loop(64, 8),
+        row_loop(64, 16),
+        row_loop(4, 4, "staged"),
+        row_loop(16, 8, "staged"),
+        row_loop(1, 4, "staged"),
+    ]
     pool += [row_loop(1, 1), row_loop(4, 1)]
     pool += [grid2d(g, w) for g, w in ((1, 1), (1, 4), (4, 1), (4, 4), (8, 4))]
     pool += [grid2d(g, 4, "block_first") for g in (1, 4)]
@@ -1261,14 +1405,17 @@ def generate() -> list[Variant]:
     pool += [two_kernels("triton", 4, "torch", 4), two_kernels("triton", 16, "torch", 4)]
     pool += [serial(32, 1), serial(128, 4), serial(256, 4)]
     pool += [
-        autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)]), autotuned("small", [(1, 1), (2, 1), (4, 2)]),
+        autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)]),
+        autotuned("small", [(1, 1), (2, 1), (4, 2)]),
         autotuned("wide", [(16, 4), (32, 8), (64, 8)]),
     ]
     # CUDA C++
     pool += [warp(v, t) for v, t in (("1", 128), ("1", 256), ("1", 1024), ("2", 256), ("4", 128), ("4", 256))]
     pool += [warp("reload", 256), warp("4", 32), warp("1", 32), warp("4", 256, "streaming")]
     pool += [warp("4", 256, "plain", "reciprocal")]
-    pool += [warp("4", 256, grid=g) for g in ("132", "2112")] + [warp("1", 256, grid=g) for g in ("132", "16")]
+    pool += [warp("4", 256, grid=g) for g in ("132", "2112")] + [
+        warp("1", 256, grid=g) for g in ("132", "16")
+    ]
     pool += [warp("1", 256, flags="O0")]
     pool += [warp("4", 256, host=h) for h in ("sync", "clone_in", "nan_check")]
     pool += [lanes(n, 256) for n in (2, 4, 8, 16)] + [lanes(8, 256, "blocked")]
@@ -1277,34 +1424,74 @@ def generate() -> list[Variant]:
     pool += [block_row(t, s) for t, s in ((256, False), (512, True))]
     pool += [cuda_two("scalar", t) for t in (64, 256, 1024)]
     pool += [cuda_two("scalar", 256, host="nan_check")]
-    pool += [nvrtc(k, t) for k, t in (("warp4", 256), ("pairs", 256), ("pairs", 512), ("shared", 128), ("shared", 256), ("shared", 512))]
+    pool += [
+        nvrtc(k, t)
+        for k, t in (
+            ("warp4", 256),
+            ("pairs", 256),
+            ("pairs", 512),
+            ("shared", 128),
+            ("shared", 256),
+            ("shared", 512),
+        )
+    ]
     pool += [torch_source(name) for name in TORCH]
     bases = [
-        one_group(4), one_group(1), group_tile(8, 4), row_loop(4, 4), persistent("8", 8, 4, 1), grid2d(4, 4),
-        two_kernels("triton", 4, "256", 4), nvrtc("warp4", 256), nvrtc("shared", 256), torch_source("chain"),
+        one_group(4),
+        one_group(1),
+        group_tile(8, 4),
+        row_loop(4, 4),
+        persistent("8", 8, 4, 1),
+        grid2d(4, 4),
+        two_kernels("triton", 4, "256", 4),
+        nvrtc("warp4", 256),
+        nvrtc("shared", 256),
+        torch_source("chain"),
     ]
     pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
     # What does not work.
     pool += [
-        two_kernels("triton", 4, "256", 4, bug=b) for b in ("no_such_function", "cpu_output", "no_import", "one_output")
+        two_kernels("triton", 4, "256", 4, bug=b)
+        for b in ("no_such_function", "cpu_output", "no_import", "one_output")
     ]
     pool += [
         one_group(4, bug=b)
-        for b in ("no_eps", "no_abs", "undefined_name", "runtime_block", "multiplied", "scale_inverted", "group_64",
-                  "wild_pointer", "half_grid", "real_fp8")
+        for b in (
+            "no_eps",
+            "no_abs",
+            "undefined_name",
+            "runtime_block",
+            "multiplied",
+            "scale_inverted",
+            "group_64",
+            "wild_pointer",
+            "half_grid",
+            "real_fp8",
+        )
     ]
-    pool += [one_group(8, bug="too_many_warps"), one_group(1, bug="half_precision"), one_group(2, bug="syntax")]
+    pool += [
+        one_group(8, bug="too_many_warps"),
+        one_group(1, bug="half_precision"),
+        one_group(2, bug="syntax"),
+    ]
     pool += [group_tile(8, 4, bug=b) for b in ("wrong_axis", "int8_range", "swapped")]
     pool += [group_tile(32, 4, bug="block_not_power_of_two"), row_loop(4, 4, bug="wrong_shape")]
     pool += [warp("1", 256, bug=b) for b in ("short_shuffle", "off_by_one_lane", "undefined_name", "no_eps")]
     pool += [warp("4", 256, bug=b) for b in ("syntax", "wild_pointer", "missing_semicolon")]
-    pool += [warp("4", 128, bug="too_many_warps"), lanes(8, 256, bug="short_shuffle"), lanes(8, 256, bug="no_such_function")]
+    pool += [
+        warp("4", 128, bug="too_many_warps"),
+        lanes(8, 256, bug="short_shuffle"),
+        lanes(8, 256, bug="no_such_function"),
+    ]
     pool += [block_group("shuffle", bug=b) for b in ("missing_sync", "shared_too_large", "no_abs")]
     pool += [thread_group("scalar", 64, bug="long_loop")]
     pool += [
-        torch_source("chain", bug="global_scale"), torch_source("chain", bug="no_keepdim"),
-        torch_source("reciprocal", bug="half_precision"), torch_source("reshape_flat", bug="e5m2_range"),
-        torch_source("max_pool", bug="no_import"), torch_source("chain", bug="scale_in_place"),
+        torch_source("chain", bug="global_scale"),
+        torch_source("chain", bug="no_keepdim"),
+        torch_source("reciprocal", bug="half_precision"),
+        torch_source("reshape_flat", bug="e5m2_range"),
+        torch_source("max_pool", bug="no_import"),
+        torch_source("chain", bug="scale_in_place"),
     ]
     return pool
 
@@ -1313,19 +1500,39 @@ def extra_edges() -> list[tuple[Key, Key]]:
     """Changes of algorithm that count as one edit."""
     seed = two_kernels("triton", 4, "256", 4)
     pairs = [
-        (seed, torch_source("chain")), (two_kernels("triton", 1, "256", 4), one_group(4)), (seed, cuda_two("scalar", 256)),
-        (two_kernels("triton", 4, "torch", 4), torch_source("reciprocal")), (one_group(4), group_tile(2, 4)), (torch_source("reshape_flat"), two_kernels("torch", 4, "256", 4)),
-        (torch_source("reshape_flat"), torch_source("in_place")), (torch_source("reshape_flat"), torch_source("expand")),
-        (torch_source("reshape_flat"), serial(32, 1)), (torch_source("reshape_flat"), thread_group("scalar", 256)),
-        (torch_source("reshape_flat"), torch_source("row_chunks")), (torch_source("reshape_flat"), torch_source("reciprocal")),
-        (one_group(4), grid2d(1, 4)), (one_group(4), row_loop(1, 4)), (one_group(4), block_group("tree")),
-        (one_group(1), grid2d(1, 1)), (one_group(1), warp("1", 32)), (group_tile(8, 4), persistent("8", 8, 4, 1)),
-        (group_tile(8, 4), grid2d(8, 4)), (group_tile(8, 4), autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)])),
-        (cuda_two("scalar", 256), warp("reload", 256)), (warp("1", 256), warp("reload", 256)),
-        (warp("4", 256), lanes(16, 256)), (warp("4", 256), nvrtc("warp4", 256)), (warp("4", 256), block_row(256, False)),
-        (block_group("shuffle"), warp("1", 128)), (block_group("tree"), nvrtc("shared", 128)),
-        (thread_group("scalar", 64), serial(32, 1)), (thread_group("scalar", 256), torch_source("chain")),
-        (thread_group("scalar", 64), lanes(2, 256)), (row_loop(4, 4), block_row(256, False)), (serial(32, 1), one_group(1)),
-        (torch_source("chain"), torch_source("reshape_flat")), (torch_source("chain"), torch_source("jit_script")),
+        (seed, torch_source("chain")),
+        (two_kernels("triton", 1, "256", 4), one_group(4)),
+        (seed, cuda_two("scalar", 256)),
+        (two_kernels("triton", 4, "torch", 4), torch_source("reciprocal")),
+        (one_group(4), group_tile(2, 4)),
+        (torch_source("reshape_flat"), two_kernels("torch", 4, "256", 4)),
+        (torch_source("reshape_flat"), torch_source("in_place")),
+        (torch_source("reshape_flat"), torch_source("expand")),
+        (torch_source("reshape_flat"), serial(32, 1)),
+        (torch_source("reshape_flat"), thread_group("scalar", 256)),
+        (torch_source("reshape_flat"), torch_source("row_chunks")),
+        (torch_source("reshape_flat"), torch_source("reciprocal")),
+        (one_group(4), grid2d(1, 4)),
+        (one_group(4), row_loop(1, 4)),
+        (one_group(4), block_group("tree")),
+        (one_group(1), grid2d(1, 1)),
+        (one_group(1), warp("1", 32)),
+        (group_tile(8, 4), persistent("8", 8, 4, 1)),
+        (group_tile(8, 4), grid2d(8, 4)),
+        (group_tile(8, 4), autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)])),
+        (cuda_two("scalar", 256), warp("reload", 256)),
+        (warp("1", 256), warp("reload", 256)),
+        (warp("4", 256), lanes(16, 256)),
+        (warp("4", 256), nvrtc("warp4", 256)),
+        (warp("4", 256), block_row(256, False)),
+        (block_group("shuffle"), warp("1", 128)),
+        (block_group("tree"), nvrtc("shared", 128)),
+        (thread_group("scalar", 64), serial(32, 1)),
+        (thread_group("scalar", 256), torch_source("chain")),
+        (thread_group("scalar", 64), lanes(2, 256)),
+        (row_loop(4, 4), block_row(256, False)),
+        (serial(32, 1), one_group(1)),
+        (torch_source("chain"), torch_source("reshape_flat")),
+        (torch_source("chain"), torch_source("jit_script")),
     ]
     return [(a.key, b.key) for a, b in pairs]

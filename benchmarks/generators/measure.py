@@ -46,6 +46,12 @@ CYCLES_PER_MS = 1_800_000
 FLUSH_BYTES = 256 << 20
 CANDIDATE_TIMEOUT_S = 20.0
 COMPILE_TIMEOUT_S = 180.0
+METHOD = (
+    f"CUDA events around each call; {FLUSH_BYTES >> 20} MiB written before each call, so that L2 is cold; calls in "
+    f"batches of {BATCH} behind an idle period, so that the host runs ahead; median of {REPEATS} calls after a "
+    f"warm-up, {REPEATS_SLOW} where a call takes over {SLOW_MS:.0f} ms; a series whose batches disagree by over 6 % "
+    "is taken again, up to twice, and the fastest series counts"
+)
 # An error after which the process's CUDA context cannot be trusted any more.
 FATAL = (
     "illegal memory access",
@@ -382,6 +388,7 @@ class Child:
     """A child process that takes indices and answers with rows; it is started anew when it has died."""
 
     def __init__(self, mode: str, task: str, run: int, log: Path) -> None:
+        """Prepares a child for one task; `mode` is ``compile`` or ``measure``."""
         self.command = [
             sys.executable,
             "-m",
@@ -573,7 +580,12 @@ def measure(name: str, run: int, out: Path, sample: int | None, deadline: float)
     outcomes: Counter[str] = Counter()
     begun = time.monotonic()
     with path.open("a") as rows:
-        meta = {"task": name, "run": run, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+        meta = {
+            "task": name,
+            "run": run,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "method": METHOD,
+        }
         print(json.dumps({"meta": meta | versions() | {"gpu": gpu_state()}}), file=rows, flush=True)
         for count, index in enumerate(todo):
             if time.monotonic() > deadline:
@@ -625,7 +637,9 @@ def main() -> None:
         variants = load_task(name).generate()
         check_distinct(variants)
         done = [finished(options.out / f"{name}.run{run}.jsonl") for run in options.runs]
-        chosen = [i for i in choose(variants, options.sample) if not all(variants[i].id in ids for ids in done)]
+        chosen = [
+            i for i in choose(variants, options.sample) if not all(variants[i].id in ids for ids in done)
+        ]
         if chosen and not options.no_compile:
             work = (name, variants, chosen, options.workers, options.out)
             compilations.append(threading.Thread(target=compile_all, args=work))

@@ -335,7 +335,8 @@ def run(x, weight):
     M, N = x.shape
     y = torch.empty_like(x)
     @grid@
-    persistent_rms[(programs,)](x, weight, y, M, 1e-6, N=N, BLOCK=triton.next_power_of_2(N)@stage_value@, num_warps=@warps@)
+    persistent_rms[(programs,)](x, weight, y, M, 1e-6, N=N, BLOCK=triton.next_power_of_2(N)\
+@stage_value@, num_warps=@warps@)
     return y
 """
 )
@@ -1018,7 +1019,8 @@ CHUNK_BODIES: dict[str, tuple[str, str, str]] = {
     "torch": (
         "",
         "",
-        "f = part.float()\nr = torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + EPS)\nout[lo : lo + step] = (f * r * weight).to(x.dtype)",
+        "f = part.float()\nr = torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + EPS)\n"
+        "out[lo : lo + step] = (f * r * weight).to(x.dtype)",
     ),
     "functional": (
         "",
@@ -1243,7 +1245,10 @@ def generate() -> list[Variant]:
     pool += [full_row("cast", w) for w in ("4", "8", "16", "heuristic")]
     pool += [full_row("native", w, evict=True) for w in ("8", "heuristic")]
     pool += [full_row("native", w, weight="early") for w in ("4", "8")]
-    pool += [full_row("native", "heuristic", evict=True, weight="early"), full_row("native", "8", weight="rounded")]
+    pool += [
+        full_row("native", "heuristic", evict=True, weight="early"),
+        full_row("native", "8", weight="rounded"),
+    ]
     pool += [
         full_row("native", "8", host=h)
         for h in ("clone_in", "sync", "nan_check", "item", "clone_out", "fill_out")
@@ -1264,9 +1269,23 @@ def generate() -> list[Variant]:
     ]
     pool += [two_kernels("transposed_grid", s, b, 4) for s, b in product((512, 1024), (512, 1024))]
     pool += [two_kernels("torch", s, 1024, w) for s, w in ((512, 4), (1024, 4), (1024, 8))]
-    pool += [split_row("atomic", s, b, 4) for s, b in product((2, 4), (256, 512))] + [split_row("atomic", 2, 256, 2)]
+    pool += [split_row("atomic", s, b, 4) for s, b in product((2, 4), (256, 512))] + [
+        split_row("atomic", 2, 256, 2)
+    ]
     pool += [split_row("buffer", 0, b, w) for b, w in ((256, 2), (256, 4), (512, 4), (1024, 4))]
-    pool += [tile(r, b, w) for r, b, w in ((2, 128, 4), (2, 512, 4), (2, 512, 8), (4, 128, 4), (4, 512, 4), (4, 512, 8), (8, 128, 4), (8, 512, 8))]
+    pool += [
+        tile(r, b, w)
+        for r, b, w in (
+            (2, 128, 4),
+            (2, 512, 4),
+            (2, 512, 8),
+            (4, 128, 4),
+            (4, 512, 4),
+            (4, 512, 8),
+            (8, 128, 4),
+            (8, 512, 8),
+        )
+    ]
     pool += [tile(r, b, 4, acc="tile") for r, b in product((2, 4), (512, 1024))]
     pool += [
         tile(16, 64, 4),
@@ -1294,9 +1313,16 @@ def generate() -> list[Variant]:
     pool += [slow("square_buffer", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
     pool += [slow("recompute_per_block", p, w) for p, w in ((1024, 4), (1024, 8), (2048, 8), (512, 4))]
     bases = [
-        full_row("native", "8"), full_row("native", "heuristic"), tile(4, 512, 4), persistent("4", 8, True),
-        two_kernels("grid2d", 1024, 1024, 4), two_pass("native", 1024, 4, "vector"), split_row("atomic", 2, 512, 4),
-        block_pointer("row", 8), tile_full("2", 8), two_pass("native", 256, 4, "scalar"),
+        full_row("native", "8"),
+        full_row("native", "heuristic"),
+        tile(4, 512, 4),
+        persistent("4", 8, True),
+        two_kernels("grid2d", 1024, 1024, 4),
+        two_pass("native", 1024, 4, "vector"),
+        split_row("atomic", 2, 512, 4),
+        block_pointer("row", 8),
+        tile_full("2", 8),
+        two_pass("native", 256, 4, "scalar"),
     ]
     pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
     # What does not work.

@@ -639,7 +639,10 @@ def run(x):
 """
 )
 
-SPLIT_TORCH = "# combine the pieces with torch\ntop = m.amax(dim=1, keepdim=True)\nl = l * torch.exp(m - top)\nm = top.expand(-1, parts).contiguous()"
+SPLIT_TORCH = (
+    "# combine the pieces with torch\ntop = m.amax(dim=1, keepdim=True)\n"
+    "l = l * torch.exp(m - top)\nm = top.expand(-1, parts).contiguous()"
+)
 
 
 def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | None = None) -> Variant:
@@ -844,10 +847,20 @@ def slow(name: str, parameter: int, warps: int) -> Variant:
 
 TORCH: dict[str, str] = {
     "functional": "import torch\nimport torch.nn.functional as F\n\n\ndef run(x):\n    return F.softmax(x, dim=-1)\n",
-    "torch_softmax": "import torch\n\n\ndef run(x):\n    # the library kernel is hard to beat\n    return torch.softmax(x, dim=1).contiguous()\n",
+    "torch_softmax": (
+        "import torch\n\n\ndef run(x):\n    # the library kernel is hard to beat\n"
+        "    return torch.softmax(x, dim=1).contiguous()\n"
+    ),
     "dtype_double": "import torch\n\n\ndef run(x):\n    return torch.softmax(x, dim=-1, dtype=torch.float64).float()\n",
-    "double_cast": "import torch\n\n\ndef run(x):\n    xd = x.double()\n    xd = xd - xd.amax(dim=-1, keepdim=True)\n    e = xd.exp()\n    return (e / e.sum(dim=-1, keepdim=True)).float()\n",
-    "log_softmax_exp": "import torch\nimport torch.nn.functional as F\n\n\ndef run(x):\n    return F.log_softmax(x, dim=-1).exp()\n",
+    "double_cast": (
+        "import torch\n\n\ndef run(x):\n    xd = x.double()\n"
+        "    xd = xd - xd.amax(dim=-1, keepdim=True)\n    e = xd.exp()\n"
+        "    return (e / e.sum(dim=-1, keepdim=True)).float()\n"
+    ),
+    "log_softmax_exp": (
+        "import torch\nimport torch.nn.functional as F\n\n\ndef run(x):\n"
+        "    return F.log_softmax(x, dim=-1).exp()\n"
+    ),
     "log_softmax_exp_": "import torch\n\n\ndef run(x):\n    y = torch.log_softmax(x, dim=-1)\n    return y.exp_()\n",
     "chain": """import torch
 
@@ -1191,7 +1204,10 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-SEED_KEY: Key = slow("narrow_blocks", 64, 4).key
+# A first version as one writes it: the whole row in one block, and a check of the result that waits for the GPU.
+SEED_KEY: Key = make_key(
+    {"algorithm": "full_row", "hints": "none", "host": "nan_check", "math": "divide", "warps": 16}
+)
 
 
 def generate() -> list[Variant]:
@@ -1231,7 +1247,10 @@ def generate() -> list[Variant]:
         full_row("16", host=h)
         for h in ("clone_in", "sync", "nan_check", "clone_out", "renormalise", "zeros_out")
     ]
-    pool += [persistent(v, w, s) for v, w, s in (("1", 8, 1), ("1", 8, 2), ("1", 16, 1), ("4", 16, 1), ("4", 16, 2))]
+    pool += [
+        persistent(v, w, s)
+        for v, w, s in (("1", 8, 1), ("1", 8, 2), ("1", 16, 1), ("4", 16, 1), ("4", 16, 2))
+    ]
     pool += [persistent("2", 16, 1), persistent("2", 16, 3)]
     pool += [persistent("one_per_sm_guess", 8, 1), persistent("one_per_sm_guess", 16, 2)]
     pool += [tile(r, c, w) for r, c, w in product((2, 4), (128, 512), (4, 8))]
@@ -1257,14 +1276,25 @@ def generate() -> list[Variant]:
     pool += [chunked("library", 32), chunked("library", 16), chunked("chain", 64)]
     pool += [chunked("chain", 256), chunked("triton", 64)]
     pool += [slow("lanes_over_rows", p, w) for p, w in ((32, 1), (64, 2), (128, 4))]
-    pool += [slow("narrow_blocks", p, w) for p, w in ((16, 1), (32, 1), (32, 4), (64, 1), (64, 4), (64, 8), (128, 4))]
+    pool += [
+        slow("narrow_blocks", p, w)
+        for p, w in ((16, 1), (32, 1), (32, 4), (64, 1), (64, 4), (64, 8), (128, 4))
+    ]
     pool += [slow("block_redo", p, w) for p, w in ((1024, 4), (2048, 8), (4096, 8))]
     pool += [slow("exp_kernel_and_torch", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
     pool += [slow("atomic_sums", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
     bases = [
-        full_row("16"), full_row("per_512", "exp2"), three_pass(256, 4, "scalar", "store_exp"), online(1024, 4, "scalar"),
-        online(1024, 8, "lanes"), persistent("4", 16, 1), tile(4, 512, 4), tile_full("adaptive", "8"), split(1024, 4),
-        three_kernels("kernel", False, 1024, 4), three_pass(1024, 4, "vector"),
+        full_row("16"),
+        full_row("per_512", "exp2"),
+        three_pass(256, 4, "scalar", "store_exp"),
+        online(1024, 4, "scalar"),
+        online(1024, 8, "lanes"),
+        persistent("4", 16, 1),
+        tile(4, 512, 4),
+        tile_full("adaptive", "8"),
+        split(1024, 4),
+        three_kernels("kernel", False, 1024, 4),
+        three_pass(1024, 4, "vector"),
     ]
     pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
     # What does not work.

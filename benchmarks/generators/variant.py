@@ -61,7 +61,10 @@ def normalised(variant: Variant) -> str:
     c = variant.language == "cuda"
     try:
         parts = [
-            (token.type, _without_c_comments(token.string) if token.type == tokenize.STRING and c else token.string)
+            (
+                token.type,
+                _without_c_comments(token.string) if token.type == tokenize.STRING and c else token.string,
+            )
             for token in tokenize.generate_tokens(io.StringIO(text).readline)
             if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
         ]

@@ -29,7 +29,8 @@ __all__ = ["InProcessHost"]
 PARENTS = 2
 MEASURED_PER_PARENT = 4
 _RANK_DECAY = 0.6
-_MAX_DRAWS = 60
+_RESTART = 0.3
+_MAX_DRAWS = 300
 
 
 class _Search:
@@ -62,13 +63,14 @@ class _Search:
         return list(proposed.items())
 
     def _fresh_child(self, parent: str, proposed: dict[str, str]) -> str | None:
+        """A source that is new, as near to the parent as a walk that often starts again finds one."""
         node = parent
-        for draw in range(_MAX_DRAWS):
+        for _ in range(_MAX_DRAWS):
             node = self._graph.step(node, self._random)
             if node not in self.measured and node not in proposed:
                 return node
-            if draw % 3 == 2:
-                node = parent  # wander up to three steps through known ground, then start again
+            if self._random.random() < _RESTART:
+                node = parent
         return None
 
     def measure(self, name: str) -> Measurement:

@@ -237,9 +237,9 @@ def test_a_worker_that_replaces_a_lost_one_is_waited_for_again() -> None:
     gate = RecordingGate()
     pooled = PooledGate(gate, size=8, workers=2, max_wait_s=LONG_S)  # type: ignore[arg-type]
     pooled.worker_lost()
-    assert pooled.decide(candidate("alone")) is not None
+    assert pooled.decide(candidate(1, "alone")) is not None
     pooled.worker_found()
     pooled.worker_found()  # never more than there were
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(pooled.decide, [candidate("a"), candidate("b")]))
+        list(threads.map(pooled.decide, [candidate(2, "a"), candidate(3, "b")]))
     assert [sorted(pool) for pool in gate.pools] == [["alone"], ["a", "b"]]
