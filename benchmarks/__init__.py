@@ -1,0 +1,1 @@
+"""Figures of the plugin, and the generators of its recorded tasks."""

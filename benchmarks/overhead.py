@@ -1,4 +1,6 @@
-"""What the plugin itself costs. ``python -m benchmarks.overhead`` measures, in one run on one machine:
+"""What the plugin itself costs.
+
+``python -m benchmarks.overhead`` measures, in one run on one machine:
 
 * an OpenEvolve run with the filter passing everything, over the same run without the plugin (wall time, in pairs);
 * the time of one decision for a pool of 64 when forecasts are at hand, ledger included;
@@ -57,12 +59,14 @@ def openevolve_ratio(task: str, pairs: int, iterations: int, seconds: float) -> 
             task, Path(folder) / "task", api_base=server.base_url, iterations=iterations, workers=4
         )
         section = Path(folder) / "surrogate.yaml"
-        everything = {"surrogate": {"keep_fraction": 1.0, "oversample": 1, "forecaster": {"kind": "climatology"}}}
+        everything = {
+            "surrogate": {"keep_fraction": 1.0, "oversample": 1, "forecaster": {"kind": "climatology"}}
+        }
         section.write_text(yaml.safe_dump(everything))
         common = [str(files.initial_program), str(files.evaluator), "--config", str(files.config)]
         common += ["--log-level", "WARNING", "--output"]
         plain = [sys.executable, "-m", "openevolve.cli", *common]
-        filtered = [sys.executable, "-m", "gpu_forecasters_plugin.cli.app", "openevolve", *common]
+        filtered = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve", *common]
         for number in range(pairs):
             without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
             with_it = _wall_time(
@@ -83,7 +87,10 @@ def _serve(pool: Any) -> Any:
 
 
 def _wall_time(command: list[str], folder: str, seconds: float) -> float:
-    environment = os.environ | {EVAL_SECONDS_VARIABLE: str(seconds), CALL_LOG_VARIABLE: f"{folder}/calls.jsonl"}
+    environment = os.environ | {
+        EVAL_SECONDS_VARIABLE: str(seconds),
+        CALL_LOG_VARIABLE: f"{folder}/calls.jsonl",
+    }
     started = time.perf_counter()
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return time.perf_counter() - started
@@ -172,7 +179,9 @@ def ledger_writers(processes: int = 16, rows: int = 1000) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -184,19 +193,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "ledger": ledger_writers(),
         "openevolve": openevolve_ratio(task, options.pairs, options.iterations, options.seconds),
     }
+    write_result("overhead", json.dumps(found, indent=1) + "\n", _text(found, task, options))
+
+
+def _text(found: dict[str, dict[str, Any]], task: str, options: argparse.Namespace) -> str:
     decision, learned, rows, ratio = (found[k] for k in ("decision", "learned", "ledger", "openevolve"))
-    text = f"""{machine()}
-
-| what | figure |
-|---|---|
-| OpenEvolve with the filter passing everything / without the plugin, wall time, median of {options.pairs} pairs | {ratio["wall_time_ratio_median"]:.3f} ({", ".join(f"{r:.3f}" for r in ratio["wall_time_ratios"])}) |
-| decision for a pool of {POOL}, forecasts at hand, ledger included | median {decision["median_ms"]:.1f} ms, 90th percentile {decision["p90_ms"]:.1f} ms |
-| learned forecaster and decision for a pool of {POOL}, training included ({task}) | first {learned["first_pool_s"]:.2f} s, last {learned["last_pool_s"]:.2f} s |
-| {rows["processes"]} processes, {rows["rows_written"]:,} measurements charged and closed | {rows["rows_found"]:,} found, {rows["rows_written"] / rows["seconds"]:.0f} per second |
-
-OpenEvolve: {options.iterations} iterations, measurements of {options.seconds} s each, 4 at once.
-"""
-    write_result("overhead", json.dumps(found, indent=1) + "\n", text)
+    single = ", ".join(f"{value:.3f}" for value in ratio["wall_time_ratios"])
+    lines = [
+        (
+            f"OpenEvolve with the filter passing everything / without the plugin, wall time, median of "
+            f"{options.pairs} pairs ({options.iterations} iterations, measurements of {options.seconds} s, 4 at once)",
+            f"{ratio['wall_time_ratio_median']:.3f} ({single})",
+        ),
+        (
+            f"decision for a pool of {POOL}, forecasts at hand, ledger included",
+            f"median {decision['median_ms']:.1f} ms, 90th percentile {decision['p90_ms']:.1f} ms",
+        ),
+        (
+            f"learned forecaster and decision for a pool of {POOL}, training included ({task})",
+            f"first {learned['first_pool_s']:.2f} s, last {learned['last_pool_s']:.2f} s",
+        ),
+        (
+            f"{rows['processes']} processes, {rows['rows_written']:,} measurements charged and closed",
+            f"{rows['rows_found']:,} found, {rows['rows_written'] / rows['seconds']:.0f} per second",
+        ),
+    ]
+    table = "\n".join(f"| {what} | {figure} |" for what, figure in lines)
+    return f"{machine()}\n\n| what | figure |\n|---|---|\n{table}\n"
 
 
 if __name__ == "__main__":

@@ -70,7 +70,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the comparison and write its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--host", default="inprocess")
     parser.add_argument("--tasks", nargs="*", default=None, help="default: all, or the first for openevolve")
     parser.add_argument("--seeds", type=int, default=None)

@@ -72,7 +72,7 @@ class OpenEvolveHost:
         section = folder / "surrogate.yaml"
         document = {"surrogate": config.model_dump(mode="json")}
         section.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        command = [sys.executable, "-m", "gpu_forecasters_plugin.cli.app", "openevolve"]
+        command = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve"]
         return [*command, *host_arguments, "--surrogate", str(section)]
 
     @staticmethod

@@ -123,7 +123,3 @@ def main() -> None:
     except GpuForecastersError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

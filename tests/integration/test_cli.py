@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from helpers import write_pool
+
+from gpu_forecasters_plugin.cli.app import app
+
+COMMANDS = ["openevolve", "compare"]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openevolve_dropin"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``gpu-forecasters`` as a user runs it."""
+    program = [sys.executable, "-m", "gpu_forecasters_plugin", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=240)
+
+
+def test_the_list_of_commands_is_what_this_file_tests() -> None:
+    group = typer.main.get_command(app)
+    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    found = command(name, "--help")
+    assert found.returncode == 0
+    assert f"Example: gpu-forecasters {name}" in " ".join(found.stdout.split())
+
+
+def test_compare_writes_summary_plot_and_table(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool.jsonl")
+    out = tmp_path / "out"
+    found = command(
+        "compare", "--pool", str(pool), "--host", "inprocess", "--budget", "17", "--seeds", "2", "--out", str(out)
+    )
+    assert found.returncode == 0, found.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert sorted(summary["arms"]) == ["baseline", "oracle", "random", "surrogate"]
+    assert all(arm["measurements_used"] == [17, 17] for arm in summary["arms"].values())
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "surrogate against baseline:" in found.stdout
+    assert re.search(r"\d+/136 measurements: ", found.stderr), "plain progress lines when not on a terminal"
+
+
+@pytest.mark.slow
+def test_compare_through_real_openevolve_spends_the_same_budget_in_every_arm(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool.jsonl")
+    out = tmp_path / "out"
+    found = command(
+        *("compare", "--pool", str(pool), "--host", "openevolve", "--budget", "14", "--seeds", "1"),
+        *("--arms", "baseline,surrogate", "--out", str(out)),
+    )
+    assert found.returncode == 0, found.stderr
+    arms = json.loads((out / "summary.json").read_text())["arms"]
+    assert arms["baseline"]["measurements_used"] == arms["surrogate"]["measurements_used"] == [14]
+    assert arms["surrogate"]["candidates_considered"][0] > 28
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "--task", "rmsnorm", "--pool", "p.jsonl"), "give one of --task and --pool"),
+        (("compare",), "give one of --task and --pool"),
+        (("compare", "--task", "rmsnorm", "--arms", "magic"), "unknown arm 'magic'"),
+        (("compare", "--task", "rmsnorm", "--seeds", "0"), "--seeds is at least 1"),
+        (("compare", "--task", "rmsnorm", "--budget", "x"), "Invalid value for '--budget'"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_says_why(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    out = () if arguments[0] == "nonsense" else ("--out", str(tmp_path / "out"))
+    found = command(*arguments, *out)
+    assert found.returncode == 2
+    assert message in " ".join(found.stderr.split())
+
+
+def test_a_pool_file_that_cannot_be_read_ends_with_code_1(tmp_path: Path) -> None:
+    found = command("compare", "--pool", str(tmp_path / "missing.jsonl"), "--out", str(tmp_path / "out"))
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1].startswith("error: ") and "missing.jsonl" in found.stderr
+
+
+@pytest.mark.slow
+def test_the_drop_in_example_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "example"
+    folder.mkdir()
+    for file in EXAMPLE.iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    environment = os.environ | {"PYTHON": sys.executable}
+    found = subprocess.run(
+        ["bash", "run.sh", "out"], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    assert (folder / "out" / "best" / "best_program.py").exists()
+    assert (folder / "openevolve_output" / "ledger.sqlite3").exists()

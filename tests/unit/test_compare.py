@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import write_pool
+
+from gpu_forecasters_plugin.compare import run_comparison
+from gpu_forecasters_plugin.compare.arms import Arm, build_arms
+from gpu_forecasters_plugin.compare.inprocess import InProcessHost
+from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
+from gpu_forecasters_plugin.compare.statistics import compare_arms, mean_curve, summarise
+from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.errors import ConfigError, PoolFileError
+from gpu_forecasters_plugin.ledger import Ledger
+from gpu_forecasters_plugin.ledger.records import RunIdentity
+from gpu_forecasters_plugin.recorded.pool import RecordedPool, load_pool, load_task, recorded_task_names
+
+
+def run(arm: str, seed: int, *curve: float) -> ArmRun:
+    return ArmRun(arm, seed, curve, len(curve), 0.0)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> RecordedPool:
+    return load_pool(write_pool(tmp_path / "pool.jsonl"))
+
+
+def scrambled(pool: RecordedPool, seed: int = 1) -> RecordedPool:
+    """The same sources and edges, with times and outcomes dealt anew (the reference keeps its own)."""
+    others = [c for c in pool.candidates.values() if c.id != pool.reference_id]
+    dealt = [(c.outcome, c.time_us) for c in others]
+    random.Random(seed).shuffle(dealt)
+    fresh = {
+        c.id: replace(c, outcome=outcome, time_us=time_us)
+        for c, (outcome, time_us) in zip(others, dealt, strict=True)
+    }
+    return replace(pool, candidates={name: fresh.get(name, c) for name, c in pool.candidates.items()})
+
+
+def decided(pool: RecordedPool, folder: Path, budget: int) -> list[tuple[Any, ...]]:
+    """What a search of the default arm decides: key, action, reason and score."""
+    InProcessHost().run(pool, Arm("surrogate", SurrogateConfig()), 0, budget, folder)
+    rows = Ledger(folder / "ledger.sqlite3")
+    rows.follow_run(1)
+    return [(r["candidate_key"], r["action"], r["reason"], r["score"]) for r in rows.decisions()]
+
+
+def test_the_running_best_ignores_failures_and_starts_at_the_reference() -> None:
+    assert best_so_far([1.0, None, 0.5, 2.0, 1.5]) == (1.0, 1.0, 1.0, 2.0, 2.0)
+
+
+def test_a_search_that_ended_early_keeps_its_last_value() -> None:
+    assert mean_curve([run("a", 0, 1.0, 3.0), run("a", 1, 1.0, 1.0, 1.0, 2.0)], 4) == [1.0, 2.0, 2.0, 2.5]
+
+
+def test_an_arm_is_compared_with_the_baseline_seed_by_seed() -> None:
+    baseline = [run("baseline", 0, 1.0, 1.0, 1.0, 2.0), run("baseline", 1, 1.0, 1.0, 1.0, 4.0)]
+    arm = [run("x", 0, 1.0, 4.0, 4.0, 4.0), run("x", 1, 1.0, 2.0, 2.0, 3.9)]
+    found = compare_arms(arm, baseline, 4, pool_best=4.0)
+    assert found["share_of_pool_best"] == pytest.approx((4.0 + 3.9) / 2 / 4.0)
+    assert found["mean_ratio"] == pytest.approx((2.0 * 0.975) ** 0.5)
+    assert found["worse_than_2pct_share"] == 0.5
+    assert found["measurements_to_match_ratio"] == 4 / 2
+    low, high = found["ci95"]
+    assert low < found["mean_ratio"] < high
+    assert found["verdict"] == "no difference shown"
+
+
+def test_an_arm_that_never_reaches_the_baseline_has_no_ratio() -> None:
+    found = compare_arms([run("x", 0, 1.0, 1.0)], [run("baseline", 0, 1.0, 2.0)], 2, pool_best=2.0)
+    assert found["measurements_to_match_ratio"] is None
+    assert found["ci95"] is None and "too few seeds" in found["verdict"]
+
+
+def test_the_summary_keeps_the_contract() -> None:
+    runs = {"baseline": [run("baseline", 0, 1.0, 2.0)], "random": [run("random", 0, 1.0, 1.5)]}
+    summary = summarise(runs, task="t", host="h", budget=2, pool_best=2.0)
+    assert {"task", "host", "budget", "seeds", "pool_best_speedup", "arms", "comparison"} <= set(summary)
+    assert summary["arms"]["random"] == {
+        "best_speedup": [1.5],
+        "measurements_used": [2],
+        "curve": [[1.0, 1.5]],
+        "candidates_considered": [2],
+        "gpu_seconds": [0.0],
+    }
+    wanted = {"share_of_pool_best", "measurements_to_match_ratio", "worse_than_2pct_share", "ci95"}
+    assert wanted <= set(summary["comparison"]["random"])
+
+
+@pytest.mark.parametrize("name", ["baseline", "surrogate", "random", "oracle"])
+def test_every_arm_spends_exactly_the_budget(pool: RecordedPool, tmp_path: Path, name: str) -> None:
+    arms = {arm.name: arm for arm in build_arms([name], pool, SurrogateConfig(), tmp_path)}
+    found = InProcessHost().run(pool, arms[name], 3, 25, tmp_path / "run")
+    assert found.measurements_used == 25
+    assert found.curve[0] == 1.0 and list(found.curve) == sorted(found.curve)
+    assert found.candidates_considered >= 25
+
+
+def test_a_search_is_the_same_for_the_same_seed_and_differs_for_another(
+    pool: RecordedPool, tmp_path: Path
+) -> None:
+    arm = Arm("surrogate", SurrogateConfig())
+    found = [InProcessHost().run(pool, arm, s, 30, tmp_path / str(i)) for i, s in enumerate([5, 5, 6])]
+    assert found[0] == found[1]
+    assert found[0].curve != found[2].curve
+
+
+def test_the_oracle_arm_is_the_limit(pool: RecordedPool, tmp_path: Path) -> None:
+    arms = {arm.name: arm for arm in build_arms(["oracle"], pool, SurrogateConfig(), tmp_path)}
+    runs = [InProcessHost().run(pool, arms["oracle"], s, 17, tmp_path / f"o{s}") for s in range(6)]
+    plain = [InProcessHost().run(pool, arms["baseline"], s, 17, tmp_path / f"b{s}") for s in range(6)]
+    assert sum(r.best_speedup for r in runs) > sum(r.best_speedup for r in plain)
+
+
+def test_an_unknown_arm_host_task_or_budget_is_refused_in_one_line(tmp_path: Path) -> None:
+    source = write_pool(tmp_path / "pool.jsonl")
+    common: dict[str, Any] = {"seeds": 1, "surrogate": SurrogateConfig(), "out": tmp_path / "out"}
+    with pytest.raises(ConfigError, match="unknown arm 'magic'"):
+        run_comparison(source, host="inprocess", budget=5, arms=["magic"], **common)
+    with pytest.raises(ConfigError, match="unknown host 'nowhere'"):
+        run_comparison(source, host="nowhere", budget=5, arms=["random"], **common)
+    with pytest.raises(ConfigError, match="--budget is 2 to"):
+        run_comparison(source, host="inprocess", budget=100_000, arms=["random"], **common)
+    with pytest.raises(PoolFileError, match="no recorded task"):
+        run_comparison("rmsnom", host="inprocess", budget=5, arms=["random"], **common)
+
+
+@pytest.mark.parametrize("name", recorded_task_names())
+def test_nothing_reads_a_time_of_a_recorded_task_before_it_was_paid_for(name: str, tmp_path: Path) -> None:
+    task = load_task(name)
+    first = decided(task, tmp_path / "as measured", budget=9)
+    assert first == decided(scrambled(task), tmp_path / "scrambled", budget=9)
+    assert any(score is not None for *_, score in first), "the forecaster must have had its say"
+
+
+@pytest.mark.parametrize("name", recorded_task_names())
+def test_a_recorded_task_is_what_it_promises(name: str) -> None:
+    task = load_task(name)
+    measured = [c for c in task.candidates.values() if c.outcome is Outcome.OK]
+    speedups = [task.speedup(c.id) or 0.0 for c in measured]
+    assert len(task.candidates) >= 150
+    assert sum(s < 1.0 for s in speedups) / len(speedups) >= 1 / 3 - 0.01
+    assert max(speedups) > 2.5
+    outcomes = {c.outcome for c in task.candidates.values()}
+    assert {Outcome.INCORRECT, Outcome.COMPILE_ERROR, Outcome.RUNTIME_ERROR} <= outcomes
+    assert task.header["repeats"] >= 20 and task.header["agreement"]["spearman"] > 0.95
+    assert "triton" in task.header["language_counts"]
+
+
+def test_four_operations_are_recorded_and_two_of_them_in_cuda_as_well() -> None:
+    tasks = {name: load_task(name) for name in recorded_task_names()}
+    assert {"cross_entropy", "fp8_quant", "gdn_chunk_o", "rmsnorm"} <= set(tasks)
+    assert sum(task.header["language_counts"].get("cuda", 0) > 30 for task in tasks.values()) >= 2
+
+
+def test_a_ledger_remembers_which_arm_it_served(pool: RecordedPool, tmp_path: Path) -> None:
+    decided(pool, tmp_path / "run", budget=9)
+    ledger = Ledger(tmp_path / "run" / "ledger.sqlite3")
+    identity = RunIdentity("toy", pool.reference.key, forecaster="hedged-learned", seed=0)
+    assert ledger.begin_run(replace(identity, task=pool.operation))
