@@ -1368,8 +1368,10 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-# A first version as one writes it: a program per token that takes its groups one after the other.
-SEED_KEY: Key = make_key({"algorithm": "row_loop", "loop": "plain", "warps": 4, "width": 1})
+# A first version as one writes it: a kernel finds the scales, PyTorch divides and clamps.
+SEED_KEY: Key = make_key(
+    {"algorithm": "two_kernels", "block": "torch", "groups": 4, "scales": "triton", "warps": 4}
+)
 
 
 def generate() -> list[Variant]:

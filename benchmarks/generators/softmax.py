@@ -1204,9 +1204,9 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-# A first version as one writes it: the whole row in one block, and a check of the result that waits for the GPU.
+# A first version as one writes it: three walks along the row, one value of it per step.
 SEED_KEY: Key = make_key(
-    {"algorithm": "full_row", "hints": "none", "host": "nan_check", "math": "divide", "warps": 16}
+    {"algorithm": "three_pass", "block": 256, "last": "store_exp", "reduce": "scalar", "warps": 8}
 )
 
 
