@@ -1368,9 +1368,9 @@ def wrapped(base: Variant, wrap: str) -> Variant:
     return make_variant({**base.choices, "wrap": wrap}, code, base.language)
 
 
-# A first version as one writes it: a kernel finds the scales, PyTorch divides and clamps.
+# A first version as one writes it: one kernel finds the scales, another divides, a group per program each.
 SEED_KEY: Key = make_key(
-    {"algorithm": "two_kernels", "block": "torch", "groups": 4, "scales": "triton", "warps": 4}
+    {"algorithm": "two_kernels", "block": 128, "groups": 1, "scales": "triton", "warps": 4}
 )
 
 
