@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpu_forecasters_plugin.breaker import OutageBreaker
 from gpu_forecasters_plugin.budget import Budget
@@ -37,6 +38,11 @@ from gpu_forecasters_plugin.policies import (
 )
 
 __all__ = ["Gate"]
+
+
+def _storable(config: SurrogateConfig) -> dict[str, Any]:
+    """The configuration for the ledger, without the URL of the ledger itself, which may hold a password."""
+    return config.model_dump(mode="json", exclude={"ledger"})
 
 
 class Gate:
@@ -88,7 +94,7 @@ class Gate:
             self.config.task or "", reference.key, forecaster=forecaster.name, seed=self.config.seed
         )
         self.identity = identity
-        self.resumed = ledger.begin_run(identity, name=run_name, config=self.config.model_dump(mode="json"))
+        self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
         self._history = History(reference, ledger)
         self._observed_revision = 0
         self._pools = ledger.pools()

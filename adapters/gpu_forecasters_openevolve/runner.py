@@ -10,9 +10,10 @@ import asyncio
 import json
 import math
 import sys
+import threading
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +21,16 @@ from typing import Any
 
 import yaml
 from openevolve import cli as host_cli
+from openevolve.config import Config
 
 from gpu_forecasters_openevolve.drop_in import FilteredRun, RunSettings, open_run
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.progress import WorkProgress
 
 __all__ = ["run_filtered"]
 
+_PROGRESS_EVERY_S = 1.0
 _PROPOSAL_SLACK = 2
 """Duplicates and refused answers cost proposals but no measurement: so many times the expected number may be made."""
 
@@ -42,7 +46,6 @@ class _Plan:
     """What is handed to OpenEvolve."""
 
     settings: RunSettings
-    host: dict[str, Any]
     out: Path
     checkpoint: Path | None
     iterations: int
@@ -93,44 +96,55 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
     assert program is not None and evaluator is not None
     config = _existing(arguments.config, "config")
     out = Path(arguments.output).resolve() if arguments.output else program.parent / "openevolve_output"
-    settings = RunSettings(program, evaluator, config, _existing(surrogate, "surrogate file"), out)
-    host_config = settings.host_config()
-    host: dict[str, Any] = {} if config is None else yaml.safe_load(config.read_text("utf-8-sig")) or {}
+    theirs = RunSettings(program, evaluator, config, _existing(surrogate, "surrogate file"), out)
+    host_config = theirs.host_config()
     iterations = arguments.iterations if arguments.iterations is not None else host_config.max_iterations
-    settings = replace(settings, measurements=iterations + 1)
-    section = settings.section()
+    # As many measurements as the host would have made: its iterations and the initial program.
+    section = replace(theirs, measurements=iterations + 1).section()
     measure_workers = host_config.evaluator.parallel_evaluations
+    host = _host_document(config, host_config, section, arguments.evaluator_args)
+    ours = replace(
+        theirs,
+        config=out / "gpu_forecasters" / "config.yaml",
+        surrogate=out / "gpu_forecasters" / "surrogate.yaml",
+        measure_workers=measure_workers,
+        evaluation_timeout_s=float(host_config.evaluator.timeout),
+    )
+    checkpoint = _existing(arguments.checkpoint, "checkpoint") or _latest_checkpoint(out)
+    _write_files(ours, host, section)
+    return _Plan(ours, out, checkpoint, host["max_iterations"])
+
+
+def _host_document(
+    config: Path | None, loaded: Config, section: SurrogateConfig, evaluator_args: str | None
+) -> dict[str, Any]:
+    """The user's configuration of the host, with room for more proposals."""
+    document: dict[str, Any] = {}
+    if config is not None:
+        document = yaml.safe_load(config.read_text("utf-8-sig")) or {}
+    document.pop("surrogate", None)
+    measure_workers = loaded.evaluator.parallel_evaluations
     workers = _proposal_workers(section, measure_workers)
-    evaluation_timeout = float(host_config.evaluator.timeout)
     # Waiting for a pool and for a free measuring place is not the evaluator's time.
     rounds = math.ceil(workers / measure_workers) + 2
-    evaluator_section = dict(host.get("evaluator") or {})
-    evaluator_section["parallel_evaluations"] = workers
-    evaluator_section["timeout"] = math.ceil(evaluation_timeout * rounds + section.pool.max_wait_s * 10)
-    if arguments.evaluator_args is not None:
+    evaluator = dict(document.get("evaluator") or {})
+    evaluator["parallel_evaluations"] = workers
+    evaluator["timeout"] = math.ceil(loaded.evaluator.timeout * rounds + section.pool.max_wait_s * 10)
+    if evaluator_args is not None:
         try:
-            evaluator_section["evaluator_args"] = host_cli.parse_evaluator_args(arguments.evaluator_args)
+            evaluator["evaluator_args"] = host_cli.parse_evaluator_args(evaluator_args)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-    host = {key: value for key, value in host.items() if key != "surrogate"}
-    host["evaluator"] = evaluator_section
-    settings = RunSettings(
-        program,
-        evaluator,
-        out / "gpu_forecasters" / "config.yaml",
-        out / "gpu_forecasters" / "surrogate.yaml",
-        out,
-        measure_workers,
-        evaluation_timeout,
-    )
-    budget = section.budget.measurements or iterations + 1
-    section = section.model_copy(
-        update={"budget": section.budget.model_copy(update={"measurements": budget})}
-    )
-    host["max_iterations"] = budget * section.oversample * _PROPOSAL_SLACK
-    checkpoint = _existing(arguments.checkpoint, "checkpoint") or _latest_checkpoint(out)
-    _write_files(settings, host, section)
-    return _Plan(settings, host, out, checkpoint, host["max_iterations"])
+    document["evaluator"] = evaluator
+    # The host resolves these against the folder of its configuration, which is another one now.
+    if loaded.prompt.template_dir:
+        document["prompt"] = {**(document.get("prompt") or {}), "template_dir": loaded.prompt.template_dir}
+    if loaded.database.island_initial_programs:
+        programs = list(loaded.database.island_initial_programs)
+        document["database"] = {**(document.get("database") or {}), "island_initial_programs": programs}
+    assert section.budget.measurements is not None  # the host's iterations, where the section names none
+    document["max_iterations"] = section.budget.measurements * section.oversample * _PROPOSAL_SLACK
+    return document
 
 
 def _proposal_workers(section: SurrogateConfig, measure_workers: int) -> int:
@@ -142,6 +156,8 @@ def _write_files(settings: RunSettings, host: dict[str, Any], section: Surrogate
     assert settings.config is not None and settings.surrogate is not None
     folder = settings.config.parent
     folder.mkdir(parents=True, exist_ok=True)
+    # Copies of what the user configured, a key or a database password perhaps among it.
+    folder.chmod(0o700)
     settings.config.write_text(yaml.safe_dump(host, sort_keys=False), encoding="utf-8")
     document = {"surrogate": section.model_dump(mode="json")}
     settings.surrogate.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
@@ -158,6 +174,28 @@ def _write_files(settings: RunSettings, host: dict[str, Any], section: Surrogate
     (folder / "evaluator.py").write_text(
         _EVALUATOR.format(evaluator=settings.evaluator, arguments=text), encoding="utf-8"
     )
+
+
+@contextmanager
+def _progress(run: FilteredRun) -> Iterator[None]:
+    """Shows how far the budget is, from a thread that follows the ledger."""
+    budget = run.gate.config.budget.measurements or 0
+    ended = threading.Event()
+
+    def follow() -> None:
+        with WorkProgress(budget) as progress:
+            while not ended.wait(_PROGRESS_EVERY_S):
+                best = run.gate.best_speedup
+                label = "no speed-up yet" if best is None else f"best {best:.2f}x"
+                progress.update(run.ledger.budget_use().measurements, label)
+
+    thread = threading.Thread(target=follow, name="gpu-forecasters-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _host_arguments(plan: _Plan, arguments: Namespace) -> list[str]:
@@ -198,7 +236,7 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
                 f"the budget of {run.gate.config.budget.measurements} measurements is spent already "
                 f"(ledger {run.ledger.url}): raise surrogate.budget.measurements, or use a new output folder"
             )
-        with _arguments(_host_arguments(plan, parsed)):
+        with _arguments(_host_arguments(plan, parsed)), _progress(run):
             code = asyncio.run(host_cli.main_async())
     finally:
         run.close()
