@@ -13,7 +13,6 @@ import re
 import tokenize
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 __all__ = ["MAX_SOURCE_CHARACTERS", "Candidate", "decode_source", "normalise_source", "source_key"]
 
@@ -133,7 +132,6 @@ class Candidate:
         id: name that the host knows it by; unique within a run.
         code: full source text, as the host would measure it.
         parent_code: source of the program that it was derived from, when the host tells.
-        metadata: what the host wants to find again beside the decision; JSON-compatible.
         key: identity by normalised source (see :func:`source_key`); computed.
         problem: why the source cannot be a kernel at all (empty, not UTF-8, too long); computed.
     """
@@ -141,7 +139,6 @@ class Candidate:
     id: str
     code: str
     parent_code: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict, compare=False)
     key: str = field(init=False, repr=False, compare=False)
     problem: str | None = field(init=False, repr=False, compare=False)
 

@@ -74,6 +74,9 @@ class ForecasterConfig(_Section):
 class DeferralConfig(_Section):
     """When not to trust a forecast and let the GPU decide. Deferred always means measured.
 
+    Uncertain candidates come before the promising ones, the least confident first, as far as ``share`` or
+    ``max_fraction`` lets them; those beyond compete by rank like all others.
+
     Attributes:
         confidence: which confidence is compared with the threshold.
         threshold: a forecast less confident than this is uncertain; ``None`` turns the rule off.
@@ -174,7 +177,7 @@ class SurrogateConfig(_Section):
         pool: how candidates gather.
         metric: how a speed-up is read from the evaluator's result.
         device: hardware name for forecasts and ledger; ``auto`` asks the machine.
-        task: name of the task; ``None`` takes the program's file name.
+        task: name of the task; ``None`` takes the name of the program's folder.
         ledger: SQLAlchemy URL or path; ``None`` puts ``ledger.sqlite3`` into the run's folder.
         seed: seed of every random choice of the plugin.
     """
@@ -264,4 +267,8 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
         raise ConfigError(f"config {path} must be a mapping, got {type(document).__name__}")
     if required and "surrogate" not in document:
         raise ConfigError(f"config {path} has no 'surrogate:' section")
+    if "surrogate" not in document:
+        close = difflib.get_close_matches("surrogate", [str(key) for key in document], n=1, cutoff=0.75)
+        if close:
+            raise ConfigError(f"config {path} has a section {close[0]!r}; did you mean 'surrogate'?")
     return parse_surrogate_config(document.get("surrogate"))

@@ -97,7 +97,7 @@ class Decision:
         score: what the ranking rule gave it; higher is more promising; ``None`` without a forecast.
         confidence: confidence of its forecast; ``None`` without one.
         forecast: the forecast or the typed failure; ``None`` when none was asked for.
-        sampling_probability: chance with which an ``audit`` row was drawn.
+        sampling_probability: chance with which a row chosen at random (``audit``, ``warm_up``, ``fallback``) was drawn.
         answer: for a ``duplicate``: the measurement that answers; ``None`` while it is still running.
     """
 

@@ -122,8 +122,15 @@ class Gate:
             self._history.refresh()
             return self._history.best.speedup if self._history.best else None
 
+    def reference_problem(self) -> str | None:
+        """Why the reference has no measurement that is ``ok``, as far as anybody tried."""
+        with self._lock:
+            self._history.refresh()
+            last = self._history.last_of(self.reference.key)
+            return None if last is None or last.outcome is Outcome.OK else f"{last.outcome}: {last.error}"
+
     def reference_measurement(self) -> Measurement | None:
-        """The reference's own measurement; ``None`` while there is none."""
+        """The reference's own measurement; ``None`` while there is none that is ``ok``."""
         with self._lock:
             self._history.refresh()
             return self._history.answer(self.reference.key)

@@ -47,6 +47,8 @@ class History:
         outcome, known = result.measurement.outcome, self._answers.get(result.candidate_key)
         if outcome is Outcome.INFRASTRUCTURE or result.provisional:
             return False
+        if result.candidate_key == self._reference.key and outcome is not Outcome.OK:
+            return False  # the user mends evaluator, metric or program, and it is measured again
         # An evaluator that answers after it was given up has no say once the source was measured again.
         return outcome is not Outcome.LATE or known is None or known.decision_id == result.decision_id
 
@@ -54,6 +56,11 @@ class History:
         """The measurement that answers for a source."""
         result = self._answers.get(candidate_key)
         return result.measurement if result is not None else None
+
+    def last_of(self, candidate_key: str) -> Measurement | None:
+        """The latest result of a source, whether or not it answers for it."""
+        found = [r for _, r in sorted(self._results.items()) if r.candidate_key == candidate_key]
+        return found[-1].measurement if found else None
 
     def provisional(self, decision_id: int) -> Measurement | None:
         """A result of which more may follow."""

@@ -23,13 +23,15 @@ MetricKind = Literal["speedup", "time_us", "time_ms", "time_s", "score"]
 
 _CORRECT_NAMES = ("correct", "correctness", "is_correct", "passed", "valid")
 _TIME_STEMS = ("time", "runtime", "latency", "duration", "elapsed", "kernel_time", "mean_time", "median_time")
-_UNITS: dict[str, MetricKind] = {"_us": "time_us", "_ms": "time_ms", "_s": "time_s", "": "time_s"}
+_UNITS: dict[str, MetricKind] = {"_us": "time_us", "_ms": "time_ms", "_s": "time_s"}
 _USUAL_NAMES: dict[str, MetricKind] = {
     "speedup": "speedup",
     "speed_up": "speedup",
     **{stem + unit: kind for unit, kind in _UNITS.items() for stem in _TIME_STEMS},
     "combined_score": "score",
     "score": "score",
+    # Without a unit it may be anything, the wall time of the evaluation for one: only where there is nothing else.
+    **dict.fromkeys(_TIME_STEMS, "time_s"),
 }
 _TO_US = {"time_us": 1.0, "time_ms": 1e3, "time_s": 1e6}
 _COMPILE_WORDS = re.compile(r"compil|syntaxerror|nvcc|ptxas|nvrtc|invalid syntax", re.IGNORECASE)
@@ -171,6 +173,10 @@ class MetricReader:
         for name, kind in _USUAL_NAMES.items():
             if self.config.kind == "auto" or kind == self.config.kind:
                 yield name, kind
+
+    def metric_read(self, metrics: Mapping[str, Any]) -> str | None:
+        """Name of the metric that :meth:`read` takes from these, if there is one."""
+        return next((name for name, _ in self._candidates(metrics) if name in metrics), None)
 
     def _value(
         self, metrics: Mapping[str, Any]

@@ -54,6 +54,8 @@ class WorkProgress:
             done: units done so far.
             label: what is being done.
         """
+        if (done, label) == (self._done, self._label):
+            return
         changed = label != self._label
         self._done, self._label = done, label
         if self._bar is not None:

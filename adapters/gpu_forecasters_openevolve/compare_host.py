@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -46,9 +47,10 @@ class OpenEvolveHost:
         on_measurements: Callable[[int], None] = lambda done: None,
     ) -> ArmRun:
         """Run the host until the budget is spent."""
-        folder.mkdir(parents=True, exist_ok=True)
+        # What an earlier comparison left there would be resumed.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         calls = folder / "measurements.jsonl"
-        calls.unlink(missing_ok=True)
         with serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=seed)) as server:
             task = write_openevolve_task(
                 pool.source,

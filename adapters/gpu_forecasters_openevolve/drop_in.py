@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +27,13 @@ from gpu_forecasters_openevolve.sessions import ServiceLimits
 from gpu_forecasters_openevolve.shutdown import watch_stop
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
-from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
-from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.config import MetricConfig, SurrogateConfig, load_surrogate_config
 from gpu_forecasters_plugin.device import detect_device
 from gpu_forecasters_plugin.errors import ConfigError, HostError
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
+from gpu_forecasters_plugin.measuring import MetricReader, answers_in
 
 __all__ = ["FilteredRun", "RunSettings", "filtered", "open_run"]
 
@@ -105,12 +106,13 @@ def _read_reference(path: Path) -> Candidate:
     return reference
 
 
-def _evaluator_hash(path: Path, evaluator_args: dict[str, Any] | None) -> str:
+def _evaluator_hash(path: Path, evaluator_args: dict[str, Any] | None, metric: MetricConfig) -> str:
+    """Identity of what measures: the file, its arguments, and how its answers are read."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the evaluator {path}: {error.strerror}") from None
-    arguments = json.dumps(evaluator_args or {}, sort_keys=True, default=str)
+    arguments = json.dumps([evaluator_args or {}, metric.model_dump()], sort_keys=True, default=str)
     return hashlib.sha256(data + arguments.encode()).hexdigest()[:32]
 
 
@@ -138,7 +140,7 @@ class FilteredRun:
         self.settings = settings
         section, host = settings.section(), settings.host_config()
         reference = _read_reference(settings.program)
-        evaluator_hash = _evaluator_hash(settings.evaluator, host.evaluator.evaluator_args)
+        evaluator_hash = _evaluator_hash(settings.evaluator, host.evaluator.evaluator_args, section.metric)
         device = detect_device(section.device)
         task = section.task or settings.program.resolve().parent.name
         forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=task)
@@ -194,15 +196,27 @@ class FilteredRun:
         self._restore_population = guard_population(self.service.program_processed)
         self._end_watch = watch_stop(self.service.host_stops)
         atexit.register(self.close)
+        if self.gate.budget_spent():
+            raise ConfigError(
+                f"the budget of this run is spent already ({self.ledger.budget_use().measurements} measurements, "
+                f"ledger {self.ledger.url}): raise surrogate.budget, or use a new output folder"
+            )
         if self.gate.reference_measurement() is None:
             self._measure_reference(functions)
         measured = self.gate.reference_measurement()
-        if measured is None or measured.outcome is not Outcome.OK:
-            reason = "was not measured" if measured is None else f"{measured.outcome}: {measured.error}"
+        if measured is None:
             raise HostError(
-                f"the initial program is the reference and must measure ok, but {reason}; "
-                "mend it, or name the right metric in surrogate.metric"
+                "the initial program is the reference and must measure ok, but did not: "
+                f"{self.gate.reference_problem()}"
             )
+        metrics = {
+            k: v for answer in answers_in(measured.payload).values() for k, v in answer.metrics.items()
+        }
+        name = MetricReader(self.gate.config.metric).metric_read(metrics)
+        print(
+            f"surrogate filter: speed is read from {name}; the reference has {measured.value:.6g}",
+            file=sys.stderr,
+        )
 
     def _measure_reference(self, functions: dict[str, Any]) -> None:
         path = str(self.settings.program.resolve())

@@ -83,7 +83,6 @@ class EvaluationReply:
     Attributes:
         metrics: the evaluator's own metrics, or a mark that keeps the program out of the population.
         artifacts: the evaluator's own artifacts and the surrogate's note.
-        plain: the evaluator returned a plain dict and nothing is to be added.
     """
 
     metrics: dict[str, Any]

@@ -31,8 +31,9 @@ from gpu_forecasters_plugin.progress import WorkProgress
 __all__ = ["run_filtered"]
 
 _PROGRESS_EVERY_S = 1.0
-_PROPOSAL_SLACK = 2
-"""Duplicates and refused answers cost proposals but no measurement: so many times the expected number may be made."""
+_PROPOSAL_SLACK = 50
+"""Duplicates and refused answers cost proposals but no measurement: so many times the expected number may be made.
+The budget ends a run, or the service when nothing new is proposed any more."""
 
 _EVALUATOR = """# Written by gpu-forecasters: the surrogate filter in front of {evaluator}
 from gpu_forecasters_openevolve import filtered
@@ -143,7 +144,8 @@ def _host_document(
         programs = list(loaded.database.island_initial_programs)
         document["database"] = {**(document.get("database") or {}), "island_initial_programs": programs}
     assert section.budget.measurements is not None  # the host's iterations, where the section names none
-    document["max_iterations"] = section.budget.measurements * section.oversample * _PROPOSAL_SLACK
+    proposals = section.budget.measurements * max(section.oversample, 1.0 / section.keep_fraction)
+    document["max_iterations"] = math.ceil(proposals * _PROPOSAL_SLACK)
     return document
 
 
@@ -231,11 +233,6 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
         print(f"resuming from {plan.checkpoint}", file=sys.stderr)
     run = open_run(plan.settings)
     try:
-        if run.gate.budget_spent():
-            raise ConfigError(
-                f"the budget of {run.gate.config.budget.measurements} measurements is spent already "
-                f"(ledger {run.ledger.url}): raise surrogate.budget.measurements, or use a new output folder"
-            )
         with _arguments(_host_arguments(plan, parsed)), _progress(run):
             code = asyncio.run(host_cli.main_async())
     finally:
@@ -256,7 +253,13 @@ def _conclude(run: FilteredRun, plan: _Plan, host_code: int) -> int:
         print(f"error: {run.service.failure}", file=sys.stderr)
         return 1
     left = run.gate.remaining()
-    if run.service.workers_lost and left:
+    if run.service.exhausted and left:
+        print(
+            f"warning: {left} measurements are left, but the host proposes nothing new any more: "
+            "every proposal repeats a source that was measured",
+            file=sys.stderr,
+        )
+    elif run.service.workers_lost and left:
         print(
             f"error: a worker process of OpenEvolve died, which ends its run; {left} measurements are left: "
             "start the same command again to go on",

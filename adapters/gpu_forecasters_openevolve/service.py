@@ -46,6 +46,9 @@ __all__ = ["GateService"]
 logger = logging.getLogger(__name__)
 
 _DUPLICATE_POLL_S = 0.2
+_MOST_REPEATS = 40
+"""So many pools of nothing but repeated sources end a run."""
+
 _OVERDUE_S = 30.0
 """Beyond its time-out, how long a measurement may be open before nobody waits for it any more, in seconds."""
 
@@ -96,6 +99,8 @@ class GateService:
         self._host_stops = False
         self.workers_lost = 0
         self._vacant = 0
+        self._repeats = 0
+        self.exhausted = False
         self.failure: BaseException | None = None
 
     @property
@@ -151,6 +156,15 @@ class GateService:
             if self._spent_announced or self._measuring or any(s.awaiting for s in self._sessions):
                 return
             self._spent_announced = True
+        self._on_spent()
+
+    def _count_repeat(self, decision: Decision) -> None:
+        """End the run when nothing new has been proposed for long: no budget would ever be spent."""
+        with self._lock:
+            self._repeats = self._repeats + 1 if decision.reason is Reason.DUPLICATE else 0
+            if self._repeats < _MOST_REPEATS * self._limits.pool_size or self._spent_announced:
+                return
+            self._spent_announced = self.exhausted = True
         self._on_spent()
 
     def _settle_stopped(self, key: str) -> None:
@@ -249,6 +263,7 @@ class GateService:
             decision = self._decide(candidate, session, request)
             if decision is None:
                 return None
+            self._count_repeat(decision)
             if decision.reason is Reason.DUPLICATE:
                 answer = decision.answer or self._await_answer(candidate.key, session)
                 if answer is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from gpu_forecasters_openevolve.evaluators import EvaluatorProcess
@@ -12,6 +13,7 @@ from gpu_forecasters_plugin.decision import Decision
 __all__ = ["ServiceLimits", "Session"]
 
 
+@dataclass(frozen=True)
 class ServiceLimits:
     """Sizes and times of a service.
 
@@ -24,23 +26,16 @@ class ServiceLimits:
         last_function: the last function of the evaluator that the host may call for one candidate.
     """
 
-    def __init__(
-        self,
-        *,
-        pool_size: int,
-        workers: int,
-        evaluation_timeout_s: float,
-        host_timeout_s: float,
-        max_wait_s: float,
-        last_function: str = "evaluate",
-    ) -> None:
-        self.last_function = last_function
-        self.pool_size = pool_size
-        self.workers = workers
-        self.evaluation_timeout_s = evaluation_timeout_s
-        self.host_timeout_s = host_timeout_s
+    pool_size: int
+    workers: int
+    evaluation_timeout_s: float
+    host_timeout_s: float
+    max_wait_s: float
+    last_function: str = "evaluate"
+
+    def __post_init__(self) -> None:
         # Well under the host's own time-out, whatever the configuration says.
-        self.max_wait_s = min(max_wait_s, host_timeout_s / 10)
+        object.__setattr__(self, "max_wait_s", min(self.max_wait_s, self.host_timeout_s / 10))
 
 
 class Session:

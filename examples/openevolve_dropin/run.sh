@@ -10,4 +10,5 @@ open('initial_program.py', 'w').write(load_task('rmsnorm').reference.code)"
 "$python" -m gpu_forecasters_plugin.recorded.proposer --task rmsnorm --port 8765 --seed 1 &
 trap 'kill $! 2>/dev/null || true' EXIT
 sleep 2
+kill -0 $!   # it ends at once when the port is taken
 "$python" -m openevolve.cli initial_program.py filtered_evaluator.py --config config.yaml --output "$out"

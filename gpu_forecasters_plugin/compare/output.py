@@ -20,49 +20,50 @@ _COLOURS = {"baseline": "#555555", "random": "#c0722b", "surrogate": "#1664a5", 
 _STYLES = {"oracle": "--", "random": ":"}
 
 
-def _number(value: float | None, form: str, absent: str = "-") -> str:
-    return absent if value is None else format(value, form)
+def _match(comparison: Mapping[str, Any], budget: int) -> str:
+    ratio = comparison["measurements_to_match_ratio"]
+    return "never" if ratio is None else f"{budget / ratio:.0f} of {budget}"
+
+
+def _used(arm: Mapping[str, Any]) -> str:
+    fewest, most = min(arm["measurements_used"]), max(arm["measurements_used"])
+    return str(most) if fewest == most else f"{fewest}-{most}"
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm."""
+    seeds = len(summary["seeds"])
     title = (
-        f"{summary['task']} through {summary['host']}: {summary['budget']} measurements each, "
-        f"{len(summary['seeds'])} seed(s); fastest kernel of the pool {summary['pool_best_speedup']:.2f}x"
+        f"{summary['task']} through {summary['host']}, {seeds} seed{'s' if seeds > 1 else ''}; "
+        f"fastest kernel of the pool {summary['pool_best_speedup']:.2f}x"
     )
-    table = Table(title=title, title_justify="left")
-    for heading in (
-        "arm",
-        "best",
-        "of pool's best",
-        "against baseline",
-        "95 % interval",
-        "to match",
-        "worse",
-    ):
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for heading in ("arm", "measured", "best", "of pool", "vs base", "95 % CI", "to match", "worse"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     for name, comparison in summary["comparison"].items():
-        interval = comparison["ci95"]
-        is_baseline = name == "baseline"
-        table.add_row(
+        arm, interval = summary["arms"][name], comparison["ci95"]
+        cells = [
             name,
-            f"{np.mean(summary['arms'][name]['best_speedup']):.2f}x",
+            _used(arm),
+            f"{np.mean(arm['best_speedup']):.2f}x",
             f"{comparison['share_of_pool_best']:.0%}",
-            "-" if is_baseline else f"{comparison['mean_ratio']:.3f}",
-            "-" if is_baseline or interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
-            "-"
-            if is_baseline
-            else _number(comparison["measurements_to_match_ratio"], ".1f") + "x fewer"
-            if comparison["measurements_to_match_ratio"] is not None
-            else "never",
-            "-" if is_baseline else f"{comparison['worse_than_2pct_share']:.0%}",
-        )
-    table.caption = (
-        "best: mean over seeds; against baseline: geometric mean over paired seeds; to match: how many times fewer "
-        "measurements reach the baseline's mean final best; worse: seeds more than 2 % below the baseline's"
-    )
-    table.caption_justify = "left"
+        ]
+        if name == "baseline":
+            cells += ["-"] * 4
+        else:
+            cells += [
+                f"{comparison['mean_ratio']:.3f}",
+                "-" if interval is None else f"{interval[0]:.3f}-{interval[1]:.3f}",
+                _match(comparison, summary["budget"]),
+                f"{comparison['worse_than_2pct_share']:.0%}",
+            ]
+        table.add_row(*cells)
     return table
+
+
+_LEGEND = """measured: GPU measurements paid for; best: mean over seeds; of pool: share of the fastest kernel;
+vs base: geometric mean of best / baseline's best over paired seeds; to match: measurements after which the
+mean reaches the baseline's final one; worse: seeds more than 2 % below the baseline."""
 
 
 def print_result(summary: Mapping[str, Any], out: Path) -> None:
@@ -70,9 +71,21 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
     # A pipe has no width: wide enough that no cell is folded.
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(result_table(summary))
+    console.print(_LEGEND, highlight=False)
     for name, comparison in summary["comparison"].items():
         if name != "baseline":
             console.print(f"{name} against baseline: {comparison['verdict']}", highlight=False)
+    if "surrogate_against_random" in summary:
+        direct = summary["surrogate_against_random"]
+        console.print(
+            f"surrogate against random: {direct['verdict']} (ratio {direct['mean_ratio']:.3f})",
+            highlight=False,
+        )
+    used = {count for arm in summary["arms"].values() for count in arm["measurements_used"]}
+    if used != {summary["budget"]}:
+        console.print(
+            "note: not every search spent its budget; the host ran out of new proposals", highlight=False
+        )
     console.print(
         f"plot: {out / 'curves.png'}   numbers: {out / 'summary.json'}", highlight=False, soft_wrap=True
     )
@@ -89,14 +102,20 @@ def draw_curves(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any]
     axes = figure.add_subplot()
     axes.axhline(summary["pool_best_speedup"], color="#bbbbbb", linewidth=1)
     axes.annotate(
-        "fastest in the pool", (budget, summary["pool_best_speedup"]), ha="right", va="bottom", fontsize=8
+        "fastest in the pool",
+        (budget, summary["pool_best_speedup"]),
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        xytext=(-4, 2),
+        textcoords="offset points",
     )
     steps = np.arange(1, budget + 1)
     for name, found in runs.items():
         colour = _COLOURS.get(name, "#884488")
         for run in found:
             axes.step(
-                range(1, len(run.curve) + 1), run.curve, where="post", color=colour, alpha=0.18, linewidth=0.8
+                range(1, len(run.curve) + 1), run.curve, where="post", color=colour, alpha=0.35, linewidth=0.8
             )
         axes.step(
             steps,
@@ -109,7 +128,7 @@ def draw_curves(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any]
         )
     axes.set_xlabel("GPU measurements")
     axes.set_ylabel("best speed-up over the reference")
-    axes.set_title(f"{summary['task']}, host {summary['host']}, {len(summary['seeds'])} seed(s)", fontsize=10)
+    axes.set_title(f"{summary['task']}, host {summary['host']}, seeds: {len(summary['seeds'])}", fontsize=10)
     axes.set_xlim(1, budget)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")

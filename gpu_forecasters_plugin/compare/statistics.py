@@ -15,6 +15,8 @@ __all__ = ["compare_arms", "mean_curve", "summarise"]
 _RESAMPLES = 4000
 _LEVEL = 0.95
 _WORSE = 0.98
+_FEWEST_SEEDS = 5
+"""With fewer, the interval is little more than the smallest and the largest difference."""
 
 
 def mean_curve(runs: Sequence[ArmRun], budget: int) -> list[float]:
@@ -34,9 +36,9 @@ def _paired_interval(log_ratios: np.ndarray[Any, np.dtype[np.float64]]) -> list[
     return [float(value) for value in np.quantile(means, [tail, 1.0 - tail])]
 
 
-def _verdict(interval: list[float] | None) -> str:
-    if interval is None:
-        return "too few seeds for a verdict"
+def _verdict(interval: list[float] | None, seeds: int) -> str:
+    if interval is None or seeds < _FEWEST_SEEDS:
+        return f"too few seeds for a verdict ({seeds} of {_FEWEST_SEEDS})"
     if interval[0] > 1.0:
         return "better"
     return "worse" if interval[1] < 1.0 else "no difference shown"
@@ -50,9 +52,10 @@ def compare_arms(
     Returns:
         ``share_of_pool_best``: mean of best / pool's best. ``measurements_to_match_ratio``: the budget over the
         arm's measurements until its mean curve first reaches the baseline's mean final best; ``None`` if it never
-        does. ``worse_than_2pct_share``: share of seeds whose best is below 0.98 of the baseline's with the same
-        seed. ``mean_ratio`` and ``ci95``: geometric mean of best / baseline's best over paired seeds, and its
-        bootstrap interval (``None`` below two seeds). ``verdict``: the interval in words.
+        does, or if the baseline found nothing faster than the reference. ``worse_than_2pct_share``: share of
+        seeds whose best is below 0.98 of the baseline's with the same seed. ``mean_ratio`` and ``ci95``:
+        geometric mean of best / baseline's best over paired seeds, and its bootstrap interval (``None`` below
+        two seeds). ``verdict``: the interval in words.
     """
     by_seed = {run.seed: run.best_speedup for run in baseline}
     pairs = [(run.best_speedup, by_seed[run.seed]) for run in arm if run.seed in by_seed]
@@ -63,11 +66,11 @@ def compare_arms(
     interval = _paired_interval(ratios)
     return {
         "share_of_pool_best": float(np.mean([run.best_speedup for run in arm]) / pool_best),
-        "measurements_to_match_ratio": budget / reached[0] if reached else None,
+        "measurements_to_match_ratio": budget / reached[0] if reached and target > 1.0 else None,
         "worse_than_2pct_share": float(np.mean([ours < _WORSE * theirs for ours, theirs in pairs])),
         "mean_ratio": float(np.exp(ratios.mean())),
         "ci95": interval,
-        "verdict": _verdict(interval),
+        "verdict": _verdict(interval, len(pairs)),
     }
 
 
@@ -85,14 +88,20 @@ def summarise(
         }
         for name, found in runs.items()
     }
-    return {
+    comparison = {
+        name: compare_arms(found, runs["baseline"], budget, pool_best) for name, found in runs.items()
+    }
+    summary = {
         "task": task,
         "host": host,
         "budget": budget,
         "seeds": [run.seed for run in next(iter(runs.values()))],
         "pool_best_speedup": pool_best,
         "arms": arms,
-        "comparison": {
-            name: compare_arms(found, runs["baseline"], budget, pool_best) for name, found in runs.items()
-        },
+        "comparison": comparison,
     }
+    if "surrogate" in runs and "random" in runs:
+        # Whether forecasts are worth more than merely proposing more.
+        against = compare_arms(runs["surrogate"], runs["random"], budget, pool_best)
+        summary["surrogate_against_random"] = {key: against[key] for key in ("mean_ratio", "ci95", "verdict")}
+    return summary

@@ -58,7 +58,7 @@ candidate = Table(
     metadata,
     Column("run_id", Integer, ForeignKey("run.id"), primary_key=True),
     Column("key", String(64), primary_key=True),
-    # As first seen; JSON-escaped text, so that no byte of a broken source is lost.
+    # As first seen; what a database would refuse is escaped, so that no byte of a broken source is lost.
     Column("code", Text, nullable=False),
     Column("created_at", Float, nullable=False),
 )

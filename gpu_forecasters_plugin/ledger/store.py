@@ -45,6 +45,13 @@ _UNFINISHED = models.measurement.c.outcome.is_(None) | models.measurement.c.prov
 """Paid for, and a result is still to come."""
 
 
+_MEANINGS = {
+    "reference_key": "the initial program",
+    "evaluator_hash": "the evaluator file, its arguments or surrogate.metric",
+}
+"""What the fields that are hashes stand for."""
+
+
 class Result:
     """A finished measurement with the decision that led to it, as :meth:`Ledger.results_since` returns it."""
 
@@ -136,8 +143,9 @@ class Ledger:
         difference = identity.first_difference(dict(stored))
         if difference is not None:
             field, old, new = difference
+            meaning = f" ({_MEANINGS[field]})" if field in _MEANINGS else ""
             raise LedgerIdentityError(
-                f"ledger {self.url} belongs to another run: {field} was {old!r} and is now {new!r}; "
+                f"ledger {self.url} belongs to another run: {field}{meaning} was {old!r} and is now {new!r}; "
                 "use a new output folder, or another ledger"
             )
         self._run_id = stored["id"]

@@ -34,7 +34,7 @@ class PoolState:
         pool_id: number of the pool in its run.
         seed: the run's seed.
         remaining: measurements that the budget still allows; ``None`` without a limit.
-        trust: share of its slots that the surrogate keeps, in [0, 1] (see :class:`~.guard.Guard`).
+        trust: share of its slots that the surrogate keeps, in [0, 1] (see :func:`~.guard.trust`).
         warming_up: whether forecasts are not to be followed yet.
     """
 

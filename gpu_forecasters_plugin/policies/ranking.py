@@ -71,7 +71,7 @@ class ProbabilityBetter(RankingRule):
 class UpperQuantile(RankingRule):
     """Quantile of log2 speed-up at ``level``: optimism in the face of uncertainty."""
 
-    level: float = 0.8
+    level: float = 0.95
     name = "upper_quantile"
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ TWO_EDITS = 0.15
 """Share of the steps that go two edits away: models do not only make the smallest change."""
 
 _MAX_DRAWS = 16
+_FARTHEST = 6
 
 
 class ProposalGraph:
@@ -105,8 +106,8 @@ class ProposalGraph:
 class RecordedProposer:
     """Answers prompts with steps in a proposal graph.
 
-    A parent's neighbours come in a shuffled round, none a second time before all have been: a model that is asked
-    again about the same program rarely repeats itself to the letter.
+    A parent's neighbours come in a shuffled round, none a second time before all have been; later rounds go one edit
+    farther each. A model that is asked again about the same program rarely repeats itself to the letter.
 
     Seeded: an answer depends on the seed, the parent's identity, the request's own seed if it has one, and
     how often this proposer was asked about this parent before; never on the clock or on what happened to
@@ -147,18 +148,24 @@ class RecordedProposer:
                 asked = self._asked[parent_id]
                 self._asked[parent_id] += 1
             rng = random.Random(f"{self.seed}/{key}/{request_seed}/{asked}")
-            child_id = self.graph.step(parent_id, rng, self._round(parent_id, key, asked))
+            turn, place = self._round(parent_id, key, asked)
+            child_id = self.graph.step(parent_id, rng, place)
+            for _ in range(min(turn, _FARTHEST)):
+                if self.graph.neighbours(child_id):
+                    child_id = self.graph.step(child_id, rng)
+            if child_id == parent_id:
+                continue
             text = write_answer(parent_code, self.graph.code(child_id), fmt, language)
             if text is not None:
                 return child_id, text
         raise ProposalError(f"no neighbour of {parent_id!r} can be written as a {fmt} answer")
 
-    def _round(self, parent_id: str, key: str, asked: int) -> int:
-        """Which neighbour the shuffled round has reached."""
+    def _round(self, parent_id: str, key: str, asked: int) -> tuple[int, int]:
+        """How many rounds are over, and which neighbour the present one has reached."""
         order = list(range(len(self.graph.neighbours(parent_id)) or 1))
         turn, place = divmod(asked, len(order))
         random.Random(f"{self.seed}/{key}/round {turn}").shuffle(order)
-        return order[place]
+        return turn, order[place]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

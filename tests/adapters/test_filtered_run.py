@@ -264,7 +264,7 @@ def test_islands_with_their_own_programs(tmp_path: Path, pool: Path, model: str)
         budget=14,
         database={
             "num_islands": 3,
-            "island_initial_programs": [None, str(seeds[0]), str(seeds[1])],
+            "island_initial_programs": [None, seeds[0].name, str(seeds[1])],
             "feature_dimensions": ["warps", "complexity"],
             "migration_interval": 3,
         },

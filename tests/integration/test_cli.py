@@ -39,7 +39,17 @@ def test_compare_writes_summary_plot_and_table(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool.jsonl")
     out = tmp_path / "out"
     found = command(
-        "compare", "--pool", str(pool), "--host", "inprocess", "--budget", "17", "--seeds", "2", "--out", str(out)
+        "compare",
+        "--pool",
+        str(pool),
+        "--host",
+        "inprocess",
+        "--budget",
+        "17",
+        "--seeds",
+        "2",
+        "--out",
+        str(out),
     )
     assert found.returncode == 0, found.stderr
     summary = json.loads((out / "summary.json").read_text())

@@ -169,6 +169,5 @@ def test_a_candidate_needs_an_id() -> None:
         Candidate("", PYTHON)
 
 
-def test_candidates_are_equal_by_id_and_code_not_by_metadata() -> None:
-    assert Candidate("a", PYTHON, metadata={"island": 1}) == Candidate("a", PYTHON)
+def test_candidates_are_equal_by_id_and_code() -> None:
     assert Candidate("a", PYTHON) != Candidate("b", PYTHON)

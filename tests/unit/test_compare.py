@@ -68,7 +68,24 @@ def test_an_arm_is_compared_with_the_baseline_seed_by_seed() -> None:
     assert found["measurements_to_match_ratio"] == 4 / 2
     low, high = found["ci95"]
     assert low < found["mean_ratio"] < high
-    assert found["verdict"] == "no difference shown"
+    assert found["verdict"] == "too few seeds for a verdict (2 of 5)"
+
+
+@pytest.mark.parametrize(
+    ("factors", "verdict"),
+    [((1.1, 1.2, 1.1, 1.3, 1.1), "better"), ((0.9, 0.8, 0.9, 0.7, 0.9), "worse")],
+)
+def test_a_verdict_needs_five_seeds_that_agree(factors: tuple[float, ...], verdict: str) -> None:
+    baseline = [run("baseline", seed, 1.0, 2.0) for seed in range(5)]
+    arm = [run("x", seed, 1.0, 2.0 * factor) for seed, factor in enumerate(factors)]
+    assert compare_arms(arm, baseline, 2, pool_best=4.0)["verdict"] == verdict
+    mixed = [run("x", seed, 1.0, 2.0 * factor) for seed, factor in enumerate((1.1, 0.9, 1.2, 0.8, 1.0))]
+    assert compare_arms(mixed, baseline, 2, pool_best=4.0)["verdict"] == "no difference shown"
+
+
+def test_a_baseline_that_found_nothing_cannot_be_matched() -> None:
+    flat = [run("baseline", 0, 1.0, 1.0)]
+    assert compare_arms([run("x", 0, 1.0, 2.0)], flat, 2, pool_best=2.0)["measurements_to_match_ratio"] is None
 
 
 def test_an_arm_that_never_reaches_the_baseline_has_no_ratio() -> None:
