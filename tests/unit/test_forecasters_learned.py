@@ -294,7 +294,7 @@ def warm_task(operation: str, seed: int) -> WarmStartTask:
         copies, unrolls = generator.randint(0, 3), generator.randint(0, 3)
         codes.append("def f(x):\n" + "    x.contiguous()\n" * copies + "    static_range(4)\n" * unrolls)
         values.append(-0.5 * copies + 0.4 * unrolls + generator.gauss(0, 0.1))
-    return WarmStartTask(operation, "def f(x):\n    pass\n", tuple(codes), tuple(values))
+    return WarmStartTask(operation, "import torch\n\n\ndef f(x):\n    pass\n", tuple(codes), tuple(values))
 
 
 def test_a_warm_start_helps_before_anything_is_measured() -> None:
@@ -303,6 +303,14 @@ def test_a_warm_start_helps_before_anything_is_measured() -> None:
     rows = [(code, 2.0**value) for code, value in zip(other.codes, other.log2_speedups, strict=True)]
     warm, cold = LearnedForecaster(warm_start=tasks), LearnedForecaster()
     assert log_loss(warm, rows, other.reference_code) < log_loss(cold, rows, other.reference_code) - 0.1
+
+
+def test_a_list_of_parameters_is_no_program_that_a_warm_start_knows_of() -> None:
+    tasks = [warm_task("a", 1), warm_task("b", 2), warm_task("c", 3)]
+    sources = [extract_features(f"#define tile_x {n}\n#define unroll {n}\n") for n in (1, 8)]
+    assert (WarmStart(tasks).expect(sources[0], sources) == 0).all()
+    kernels = [extract_features("import torch\n" + "x.contiguous()\n" * n) for n in (1, 3)]
+    assert (WarmStart(tasks).expect(kernels[0], kernels) != 0).any()
 
 
 def test_a_misleading_warm_start_is_unlearned() -> None:

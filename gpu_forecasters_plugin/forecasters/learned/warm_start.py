@@ -113,8 +113,12 @@ class WarmStart:
         self._coefficients = _ridge_fit(blocks, ridge)
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
-        """Expected log2 speed-up of each source over the reference; zero for the reference itself."""
-        if not self._coefficients.any():
+        """Expected log2 speed-up of each source over the reference; zero for the reference itself.
+
+        Nothing is expected of what is no program of the kind that was learned from: of a list of tuning
+        parameters, say, whose few structure features mean something else.
+        """
+        if not self._coefficients.any() or not _is_program(reference):
             return np.zeros(len(sources))
         structure = np.array([features.structure for features in sources])
         delta = self._squash(structure - reference.structure)
@@ -124,6 +128,11 @@ class WarmStart:
     def _squash(self, delta: Array) -> Array:
         squashed: Array = _REACH * np.tanh(delta / self._scale / _REACH)
         return squashed
+
+
+def _is_program(features: SourceFeatures) -> bool:
+    """Whether a source defines a kernel, loads memory or calls PyTorch."""
+    return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
 
 
 def _differences(task: WarmStartTask) -> Array:
