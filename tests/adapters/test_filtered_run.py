@@ -284,7 +284,7 @@ def test_a_checkpoint_loads_into_a_run_with_a_larger_budget(tmp_path: Path, pool
     known = {program["id"] for program in task.programs()}
     spent = run(task)
     assert spent.code == 2
-    assert "budget of 8 measurements is spent" in spent.stderr
+    assert "the budget of this run is spent already (8 measurements" in spent.stderr
     # As if the run had been killed while it wrote its last checkpoint.
     checkpoints = sorted(
         task.out.glob("checkpoints/*/metadata.json"), key=lambda p: int(p.parent.name.split("_")[1])
@@ -318,3 +318,15 @@ def test_early_stopping_ends_the_run(tmp_path: Path, pool: Path, model: str) -> 
     assert "died" not in done.stderr
     assert len(task.calls()) < 40
     assert_only_measured_programs(task)
+
+
+@pytest.mark.slow
+def test_a_run_ends_when_nothing_new_is_proposed_any_more(tmp_path: Path) -> None:
+    small = write_pool(tmp_path / "small.jsonl", blocks=1)  # twelve sources
+    graph = ProposalGraph.from_pool(load_pool(small))
+    with serve(RecordedProposer(graph)) as server:
+        task = write_task(tmp_path, small, server.base_url, budget=30)
+        done = run(task)
+    assert done.code == 0, done.stderr[-3000:]
+    assert "the host proposes nothing new any more" in done.stderr
+    assert len(task.calls()) == task.summary()["measurements_used"] <= 12

@@ -85,7 +85,9 @@ def test_a_verdict_needs_five_seeds_that_agree(factors: tuple[float, ...], verdi
 
 def test_a_baseline_that_found_nothing_cannot_be_matched() -> None:
     flat = [run("baseline", 0, 1.0, 1.0)]
-    assert compare_arms([run("x", 0, 1.0, 2.0)], flat, 2, pool_best=2.0)["measurements_to_match_ratio"] is None
+    assert (
+        compare_arms([run("x", 0, 1.0, 2.0)], flat, 2, pool_best=2.0)["measurements_to_match_ratio"] is None
+    )
 
 
 def test_an_arm_that_never_reaches_the_baseline_has_no_ratio() -> None:
