@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -37,26 +39,38 @@ from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
 from gpu_forecasters_plugin.recorded.evaluator import CALL_LOG_VARIABLE, EVAL_SECONDS_VARIABLE
 from gpu_forecasters_plugin.recorded.openevolve_task import write_openevolve_task
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import load_pool, load_task, recorded_task_names
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
 
 POOL = 64
 
 
-def openevolve_ratio(task: str, pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
+def _write_wide_pool(path: Path, size: int = 2000, degree: int = 60) -> Path:
+    """Sources so many and so well connected that no proposal repeats another: both runs measure every proposal."""
+    chance = random.Random(0)
+    rows: list[dict[str, Any]] = [{"pool": {"task": "wide", "device": "none", "reference_id": "c0"}}]
+    for number in range(size):
+        near = sorted({f"c{chance.randrange(size)}" for _ in range(degree)} - {f"c{number}"})
+        row = {"id": f"c{number}", "code": f"x = {number}\n", "language": "triton", "outcome": "ok"}
+        rows.append(row | {"time_us": chance.uniform(10, 1000), "neighbours": near})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def openevolve_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
     """Wall time with the filter passing everything over wall time without it, pair by pair.
 
     Args:
-        task: recorded task.
         pairs: how many pairs of runs, in turn.
         iterations: proposals of each run, all of them measured.
         seconds: simulated length of one measurement; a real one takes seconds.
     """
-    pool = load_task(task)
     ratios: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, _serve(pool) as server:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        source = _write_wide_pool(Path(folder) / "pool.jsonl")
+        server = stack.enter_context(_serve(load_pool(source)))
         files = write_openevolve_task(
-            task, Path(folder) / "task", api_base=server.base_url, iterations=iterations, workers=4
+            source, Path(folder) / "task", api_base=server.base_url, iterations=iterations, workers=4
         )
         section = Path(folder) / "surrogate.yaml"
         everything = {
@@ -182,16 +196,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=120)
+    parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args(arguments)
     task = recorded_task_names()[0]
     found = {
         "decision": decision_time(),
         "learned": learned_time(task),
         "ledger": ledger_writers(),
-        "openevolve": openevolve_ratio(task, options.pairs, options.iterations, options.seconds),
+        "openevolve": openevolve_ratio(options.pairs, options.iterations, options.seconds),
     }
     write_result("overhead", json.dumps(found, indent=1) + "\n", _text(found, task, options))
 

@@ -57,7 +57,7 @@ class ForecasterConfig(_Section):
     hedge: bool = True
     warm_start: bool = True
     experts: list[ForecasterConfig] = Field(default_factory=list)
-    weights: list[Annotated[float, Field(gt=0)]] | None = None
+    weights: list[Annotated[float, Field(gt=0, le=1000)]] | None = None
     path: str | None = None
 
     @model_validator(mode="after")
@@ -165,6 +165,8 @@ class SurrogateConfig(_Section):
     Attributes:
         forecaster: which forecaster to ask.
         oversample: proposals per measurement that the host is let to make.
+        max_proposals: proposals per measurement after which a run ends though its budget is not spent: a model
+            that only repeats itself, or does not answer, must not be asked for ever.
         keep_fraction: part of a pool that is measured.
         ranking: rule by which candidates are ranked.
         quantile: level for the ``upper_quantile`` ranking.
@@ -183,7 +185,8 @@ class SurrogateConfig(_Section):
     """
 
     forecaster: ForecasterConfig = ForecasterConfig()
-    oversample: Annotated[int, Field(ge=1)] = 4
+    oversample: Annotated[int, Field(ge=1, le=64)] = 4
+    max_proposals: Annotated[int, Field(ge=1)] = 16
     keep_fraction: PositiveFraction = 0.25
     ranking: RankingName = "upper_quantile"
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95

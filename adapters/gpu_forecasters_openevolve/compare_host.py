@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +86,17 @@ class OpenEvolveHost:
         environment = os.environ | {CALL_LOG_VARIABLE: str(calls.resolve())}
         log = folder / "host.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+            # A group of its own: whatever ends this comparison ends the host's workers too.
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
             try:
                 while process.poll() is None:
                     time.sleep(_POLL_S)
                     on_measurements(_lines(calls))
             finally:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if process.returncode != 0:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

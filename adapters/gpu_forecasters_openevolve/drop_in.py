@@ -240,8 +240,10 @@ class FilteredRun:
 
     @staticmethod
     def _end_host() -> None:
-        # What Ctrl-C does: OpenEvolve then stops in good order and saves its best program.
-        os.kill(os.getpid(), signal.SIGINT)
+        # What Ctrl-C does: OpenEvolve then stops in good order and saves its best program. Before it has its
+        # handler, there is no run to end yet.
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            os.kill(os.getpid(), signal.SIGINT)
 
     def close(self) -> None:
         """Stop serving."""

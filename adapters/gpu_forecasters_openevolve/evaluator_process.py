@@ -156,6 +156,17 @@ def _run(evaluator: _Evaluator, request: CallRequest) -> CallReply:
         measurement = Measurement(outcome, gpu_seconds=seconds, error=_error_line(error))
         return CallReply(measurement, None, traceback.format_exc())
     seconds = time.perf_counter() - started
+    try:
+        return _read(raw, request, reader, seconds)
+    except Exception as error:
+        # It was measured and paid for, but what it returned cannot even be looked at.
+        problem = f"cannot read what the evaluator returned: {_error_line(error)}"
+        measurement = Measurement(Outcome.IMPLAUSIBLE, gpu_seconds=seconds, error=problem)
+        return CallReply(measurement, None, traceback.format_exc())
+
+
+def _read(raw: Any, request: CallRequest, reader: MetricReader, seconds: float) -> CallReply:
+    """The typed measurement of what the evaluator returned."""
     answer = parts_of(raw)
     answers = dict(request.earlier) | ({request.function: answer} if answer is not None else {})
     merged = _merged(answers) if request.earlier and answer is not None else raw

@@ -23,6 +23,7 @@ __all__ = ["EvaluatorDied", "EvaluatorPool", "EvaluatorProcess", "EvaluatorTimeo
 
 _LOAD_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 5.0
+_SLICE_S = 0.5
 
 
 class EvaluatorDied(Exception):
@@ -88,9 +89,14 @@ class EvaluatorProcess:
 
     def _receive(self, timeout_s: float) -> Any:
         try:
-            if not self._connection.poll(timeout_s):
-                self.kill()
-                raise EvaluatorTimeout(f"no answer within {timeout_s:.0f} s")
+            deadline = time.monotonic() + timeout_s
+            # In slices: children of a dead evaluator may hold its end of the connection open.
+            while not self._connection.poll(min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+                if not self.alive and not self._connection.poll(0):
+                    raise EOFError
+                if time.monotonic() >= deadline:
+                    self.kill()
+                    raise EvaluatorTimeout(f"no answer within {timeout_s:.0f} s")
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise EvaluatorDied(self._process.wait()) from None

@@ -31,9 +31,6 @@ from gpu_forecasters_plugin.progress import WorkProgress
 __all__ = ["run_filtered"]
 
 _PROGRESS_EVERY_S = 1.0
-_PROPOSAL_SLACK = 50
-"""Duplicates and refused answers cost proposals but no measurement: so many times the expected number may be made.
-The budget ends a run, or the service when nothing new is proposed any more."""
 
 _EVALUATOR = """# Written by gpu-forecasters: the surrogate filter in front of {evaluator}
 from gpu_forecasters_openevolve import filtered
@@ -87,7 +84,8 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _latest_checkpoint(out: Path) -> Path | None:
-    folders = [p for p in (out / "checkpoints").glob("checkpoint_*") if _is_whole(p)]
+    found = (out / "checkpoints").glob("checkpoint_*")
+    folders = [p for p in found if p.name.rpartition("_")[2].isdigit() and _is_whole(p)]
     return max(folders, key=lambda p: int(p.name.rpartition("_")[2]), default=None)
 
 
@@ -99,6 +97,8 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
     out = Path(arguments.output).resolve() if arguments.output else program.parent / "openevolve_output"
     theirs = RunSettings(program, evaluator, config, _existing(surrogate, "surrogate file"), out)
     host_config = theirs.host_config()
+    if host_config.evaluator.parallel_evaluations < 1 or host_config.evaluator.timeout <= 0:
+        raise ConfigError("evaluator.parallel_evaluations must be at least 1, and evaluator.timeout above 0")
     iterations = arguments.iterations if arguments.iterations is not None else host_config.max_iterations
     # As many measurements as the host would have made: its iterations and the initial program.
     section = replace(theirs, measurements=iterations + 1).section()
@@ -144,8 +144,7 @@ def _host_document(
         programs = list(loaded.database.island_initial_programs)
         document["database"] = {**(document.get("database") or {}), "island_initial_programs": programs}
     assert section.budget.measurements is not None  # the host's iterations, where the section names none
-    proposals = section.budget.measurements * max(section.oversample, 1.0 / section.keep_fraction)
-    document["max_iterations"] = math.ceil(proposals * _PROPOSAL_SLACK)
+    document["max_iterations"] = section.budget.measurements * section.max_proposals
     return document
 
 
@@ -233,6 +232,8 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
         print(f"resuming from {plan.checkpoint}", file=sys.stderr)
     run = open_run(plan.settings)
     try:
+        if run.gate.budget_spent():
+            return _conclude(run, plan, 0)  # the reference alone was all that the budget allowed
         with _arguments(_host_arguments(plan, parsed)), _progress(run):
             code = asyncio.run(host_cli.main_async())
     finally:
@@ -259,6 +260,8 @@ def _conclude(run: FilteredRun, plan: _Plan, host_code: int) -> int:
             "every proposal repeats a source that was measured",
             file=sys.stderr,
         )
+    elif left and not run.service.workers_lost and host_code == 0:
+        print(f"{left} measurements are left: start the same command again to go on", file=sys.stderr)
     elif run.service.workers_lost and left:
         print(
             f"error: a worker process of OpenEvolve died, which ends its run; {left} measurements are left: "

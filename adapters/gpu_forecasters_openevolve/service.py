@@ -233,7 +233,10 @@ class GateService:
             if request.program_path == session.program_path and session.decision is not None:
                 return self._next_stage(session, request)
             return self._evaluate(session, request)
-        except GpuForecastersError as error:
+        except (OSError, EOFError):
+            raise  # the worker is gone
+        except Exception as error:
+            # Not only our own errors: a forecaster of somebody else's may raise anything, and the run must say so.
             self._fail(error)
             return undecided_reply(str(error))
 

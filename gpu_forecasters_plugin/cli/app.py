@@ -106,7 +106,13 @@ def compare_command(
     section = SurrogateConfig() if surrogate is None else load_surrogate_config(surrogate, required=True)
     names = [name.strip() for name in arms.split(",") if name.strip()]
     summary = run_comparison(
-        str(pool or task), host=host, budget=budget, seeds=seeds, arms=names, surrogate=section, out=out
+        str(task if pool is None else pool.resolve()),
+        host=host,
+        budget=budget,
+        seeds=seeds,
+        arms=names,
+        surrogate=section,
+        out=out,
     )
     print_result(summary, out)
 
@@ -120,6 +126,6 @@ def main() -> None:
     except ConfigError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except GpuForecastersError as error:
+    except (GpuForecastersError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

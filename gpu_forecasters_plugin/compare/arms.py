@@ -25,6 +25,8 @@ from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
 __all__ = ["ARM_NAMES", "Arm", "build_arms"]
 
+_PROPOSALS = 400
+
 ARM_NAMES = ("baseline", "surrogate", "random", "oracle")
 
 
@@ -40,6 +42,8 @@ class Arm:
         if self.config is None:
             return None
         update = {"seed": seed, "budget": BudgetConfig(measurements=budget), "task": operation}
+        # The recorded proposer costs nothing, and a small graph makes it repeat itself.
+        update["max_proposals"] = max(self.config.max_proposals, _PROPOSALS)
         return self.config.model_copy(update=update)
 
 

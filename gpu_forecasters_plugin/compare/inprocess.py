@@ -17,7 +17,7 @@ from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.config import SurrogateConfig
-from gpu_forecasters_plugin.decision import Measurement, Outcome
+from gpu_forecasters_plugin.decision import Measurement, Outcome, Reason
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
@@ -41,6 +41,7 @@ class _Search:
         self._graph = graph
         self._random = random.Random(f"inprocess/{seed}")
         self.measured: dict[str, float | None] = {pool.reference_id: 1.0}
+        self.refused: set[str] = set()
 
     def parents(self) -> list[str]:
         """The best kernel, and another drawn by rank."""
@@ -67,7 +68,7 @@ class _Search:
         node = parent
         for _ in range(_MAX_DRAWS):
             node = self._graph.step(node, self._random)
-            if node not in self.measured and node not in proposed:
+            if node not in self.measured and node not in proposed and node not in self.refused:
                 return node
             if self._random.random() < _RESTART:
                 node = parent
@@ -156,6 +157,8 @@ class InProcessHost:
             for candidate, decision in zip(asked, gate.ask(asked), strict=True):
                 if decision.measure and gate.start(decision.id):
                     gate.tell(decision.id, search.measure(candidate.id))
+                elif decision.reason is Reason.INVALID_SOURCE:
+                    search.refused.add(candidate.id)
             on_measurements(len(search.measured))
         return considered, list(search.measured)
 

@@ -224,7 +224,8 @@ class Ledger:
             limit: measurements that the run may make in all.
 
         Returns:
-            Whether it may go on: False when the budget is spent or the decision was charged already.
+            Whether it may go on: False when the budget is spent, the decision was charged already, or somebody
+            else has measured the same source meanwhile, or does right now.
 
         Raises:
             UnknownDecisionError: no such decision to measure in this run.
@@ -239,6 +240,8 @@ class Ledger:
             if row is None or row.action != Action.MEASURE.value:
                 raise UnknownDecisionError(f"decision {decision_id!r} is not one to measure in this run")
             if limit is not None and self._count(connection, models.measurement) >= limit:
+                return False
+            if self._is_paid_for(connection, row.candidate_key):
                 return False
             values = {
                 "run_id": self.run_id,
@@ -256,6 +259,18 @@ class Ledger:
             except IntegrityError:
                 return False
             return True
+
+    def _is_paid_for(self, connection: Connection, candidate_key: str) -> bool:
+        """Whether a source has its time, or is being measured by a process that may still live."""
+        table = models.measurement
+        rows = connection.execute(
+            select(table).where(table.c.run_id == self.run_id, table.c.candidate_key == candidate_key)
+        ).mappings()
+        for row in rows:
+            worker = Worker(row["worker_host"], row["worker_pid"], row["worker_started_at"])
+            if row["outcome"] == Outcome.OK.value or (row["outcome"] is None and worker.may_be_alive()):
+                return True
+        return False
 
     def record_result(self, decision_id: int, result: Measurement, *, provisional: bool = False) -> bool:
         """Write how a charged measurement ended.
