@@ -69,7 +69,7 @@ class History:
 
     def observations(self) -> list[Observation]:
         """Everything a forecaster may learn from, by pool and key: an order that arrival cannot change."""
-        found = [observation for r in self._results.values() if (observation := r.observation()) is not None]
+        found = [observation for r in self._results.values() if (observation := r.observation) is not None]
         return sorted(found, key=lambda o: (o.pool_id or 0, o.candidate_key))
 
     def anchor(self, kind: Literal["reference", "incumbent"]) -> tuple[str, str, float]:

@@ -66,11 +66,12 @@ class Result:
         self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
         self._forecast = forecast_from_row(row)
 
-    @property
+    @cached_property
     def expected_log2(self) -> float | None:
         """Expected log2 speed-up over its anchor as forecast; ``None`` without a forecast."""
         return self._forecast.expected_log2() if isinstance(self._forecast, Forecast) else None
 
+    @cached_property
     def observation(self) -> Observation | None:
         """What a forecaster may learn from it; ``None`` unless the outcome is ``ok``."""
         if self.measurement.outcome is not Outcome.OK or self.measurement.speedup is None:

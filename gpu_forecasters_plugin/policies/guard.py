@@ -10,6 +10,7 @@ below, which is what chance reaches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import combinations
 
 from gpu_forecasters_plugin.config import GuardConfig
@@ -26,7 +27,8 @@ NOISE_LOG2 = 0.03
 """Smaller differences in log2 speed-up are noise: twice the median difference of repeated measurements."""
 
 
-def _pool_pairs(scored: Sequence[tuple[float, float]]) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def _pool_pairs(scored: tuple[tuple[float, float], ...]) -> tuple[float, float]:
     """Concordant and discordant pairs of (expected, measured) log2 speed-up; equal forecasts count half each."""
     concordant = discordant = 0.0
     for (score_a, truth_a), (score_b, truth_b) in combinations(scored, 2):
@@ -54,7 +56,7 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
         return 1.0
     concordant = discordant = 0.0
     for scored in pools:
-        more, less = _pool_pairs(scored)
+        more, less = _pool_pairs(tuple(scored))
         # A pool of m members has m(m-1)/2 dependent pairs but only about m - 1 independent facts.
         weight = 2.0 / max(2, len(scored))
         concordant = config.decay * concordant + weight * more

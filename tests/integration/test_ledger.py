@@ -232,7 +232,7 @@ def test_an_answer_after_the_verdict_is_late_and_has_no_time(
     (result,) = run.results_since(0)
     late = result.measurement
     assert (late.outcome, late.speedup, late.time_us, late.gpu_seconds) == (Outcome.LATE, None, None, 5.0)
-    assert late.error == f"answered ok after it was given up as {verdict}" and result.observation() is None
+    assert late.error == f"answered ok after it was given up as {verdict}" and result.observation is None
 
 
 def test_only_charged_decisions_of_this_run_take_results(run: Ledger, path: Path) -> None:
@@ -252,7 +252,7 @@ def test_sources_come_back_as_they_were(run: Ledger, code: str) -> None:
     (decision,) = run.record_pool(PoolDraft(1), [draft], [odd])
     run.charge(decision.id, Worker.current())
     run.record_result(decision.id, measured(1.0))
-    observation = run.results_since(0)[0].observation()
+    observation = run.results_since(0)[0].observation
     assert observation is not None and observation.candidate_code == code
 
 
