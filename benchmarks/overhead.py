@@ -168,8 +168,12 @@ def ledger_writers(processes: int = 16, rows: int = 1000) -> dict[str, float]:
         ledger = Ledger(path)
         reference = Candidate("r", "x = 0")
         ledger.begin_run(RunIdentity("bench", reference.key))
-        draft = DecisionDraft("c", reference.key, Action.MEASURE, Reason.AUDIT)
-        made = ledger.record_pool(PoolDraft(processes * rows), [draft] * (processes * rows), [reference])
+        # Sources of their own: a ledger never pays for the same one twice.
+        drafts = [
+            DecisionDraft(f"c{i}", f"source {i}", Action.MEASURE, Reason.AUDIT)
+            for i in range(processes * rows)
+        ]
+        made = ledger.record_pool(PoolDraft(processes * rows), drafts, [reference])
         numbers = [decision.id for decision in made]
         context = get_context("spawn")
         started = time.perf_counter()
