@@ -177,12 +177,7 @@ def _read(raw: Any, request: CallRequest, reader: MetricReader, seconds: float) 
             Outcome.INCORRECT, gpu_seconds=seconds, error=f"stopped after {request.function}"
         )
     payload = payload_of(answers) if answers else None
-    return CallReply(_with_payload(measurement, payload), answer)
-
-
-def _with_payload(measurement: Measurement, payload: str | None) -> Measurement:
-    m = measurement
-    return Measurement(m.outcome, m.time_us, m.speedup, m.gpu_seconds, m.error, payload, m.value)
+    return CallReply(replace(measurement, payload=payload), answer)
 
 
 def _merged(answers: dict[str, EvaluatorAnswer]) -> EvaluatorAnswer:
