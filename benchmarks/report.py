@@ -7,6 +7,8 @@ import os
 import platform
 from pathlib import Path
 
+from gpu_forecasters_plugin.files import write_atomically
+
 __all__ = ["RESULTS", "machine", "write_result"]
 
 RESULTS = Path(__file__).with_name("results")
@@ -28,6 +30,6 @@ def machine() -> str:
 def write_result(name: str, numbers: str, text: str) -> None:
     """Write the numbers as JSON and what people read as Markdown."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(numbers, encoding="utf-8")
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    write_atomically(RESULTS / f"{name}.json", numbers)
+    write_atomically(RESULTS / f"{name}.md", text)
     print(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = ["BINS", "N_BINS", "PUBLISHED_LABELS", "SCHEMES", "BinScheme", "scheme"]
 
@@ -63,12 +64,12 @@ class BinScheme:
         limits = (0.0, *self.edges, math.inf)
         return limits[index - 1], limits[index]
 
-    @property
+    @cached_property
     def log2_edges(self) -> tuple[float, ...]:
         """The seven inner edges in log2."""
         return tuple(math.log2(edge) for edge in self.edges)
 
-    @property
+    @cached_property
     def log2_midpoints(self) -> tuple[float, ...]:
         """The eight midpoints in log2: the middle of inner bins; open ends one octave past their edge."""
         edges = self.log2_edges

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecast import ConfidenceKind
+from gpu_forecasters_plugin.validation import first_problem
 
 __all__ = [
     "BudgetConfig",
@@ -50,7 +51,7 @@ class ForecasterConfig(_Section):
         warm_start: let ``learned`` start from the recorded tasks of other operations.
         experts: for ``mixture``: the forecasters to combine.
         weights: for ``mixture``: prior weight of each expert, same order; 1 each when left out.
-        path: for ``replay``: JSONL file of recorded forecasts.
+        path: for ``replay``: JSONL file of recorded forecasts, relative to the configuration's folder.
     """
 
     kind: ForecasterKind = "learned"
@@ -198,34 +199,10 @@ class SurrogateConfig(_Section):
     guard: GuardConfig = GuardConfig()
     pool: PoolConfig = PoolConfig()
     metric: MetricConfig = MetricConfig()
-    device: Annotated[str, Field(min_length=1)] = "auto"
-    task: str | None = None
+    device: Annotated[str, Field(min_length=1, max_length=200)] = "auto"
+    task: Annotated[str, Field(max_length=400)] | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-
-
-def _nearest_key(location: tuple[str | int, ...]) -> str:
-    """The right key nearest to an unknown one, as text to append to a message."""
-    model: type[BaseModel] = SurrogateConfig
-    for step in location[:-1]:
-        if isinstance(step, int):
-            continue
-        annotation = model.model_fields[step].annotation
-        nested = [annotation, *get_args(annotation)]
-        model = next(t for t in nested if isinstance(t, type) and issubclass(t, BaseModel))
-    known = list(model.model_fields)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The first validation error as one line."""
-    problem = error.errors()[0]
-    path = ".".join(str(step) for step in ("surrogate", *problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key; {_nearest_key(problem['loc'])}"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{path}: {message}, got {problem['input']!r}"
 
 
 def parse_surrogate_config(section: Any) -> SurrogateConfig:
@@ -241,7 +218,7 @@ def parse_surrogate_config(section: Any) -> SurrogateConfig:
     try:
         return SurrogateConfig.model_validate(section)
     except ValidationError as error:
-        raise ConfigError(_first_problem(error)) from None
+        raise ConfigError(first_problem(error, SurrogateConfig, "surrogate")) from None
 
 
 def load_surrogate_config(path: str | Path, *, required: bool = False) -> SurrogateConfig:
@@ -256,7 +233,7 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not there, not UTF-8, no path at all
         raise ConfigError(f"cannot read config {path}: {error}") from None
     try:
         document = yaml.safe_load(text)
@@ -274,4 +251,13 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
         close = difflib.get_close_matches("surrogate", [str(key) for key in document], n=1, cutoff=0.75)
         if close:
             raise ConfigError(f"config {path} has a section {close[0]!r}; did you mean 'surrogate'?")
-    return parse_surrogate_config(document.get("surrogate"))
+    section = parse_surrogate_config(document.get("surrogate"))
+    located = _located(section.forecaster, Path(path).absolute().parent)
+    return section.model_copy(update={"forecaster": located})
+
+
+def _located(forecaster: ForecasterConfig, folder: Path) -> ForecasterConfig:
+    """The setting with its relative paths relative to a folder: a run does not work where its file lies."""
+    path = None if forecaster.path is None else str(folder / forecaster.path)
+    experts = [_located(expert, folder) for expert in forecaster.experts]
+    return forecaster.model_copy(update={"path": path, "experts": experts})

@@ -8,6 +8,8 @@
     ├── MissingExtraError      an optional dependency is not installed; names the extra
     ├── ProposalError          the recorded proposer was asked about a program that it does not know
     ├── PoolFileError          a recorded task or pool file cannot be read; names the line
+    ├── RowFileError           a file of exported rows cannot be read or written; names the line
+    ├── FolderInUseError       another run works in the output folder
     ├── ForecasterError        a forecaster cannot be built or broke its contract
     ├── LedgerError            the ledger cannot be opened, written or trusted
     │   ├── LedgerIdentityError    it belongs to another task, device, evaluator or bin scheme
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigError",
+    "FolderInUseError",
     "ForecasterError",
     "GateError",
     "GpuForecastersError",
@@ -30,6 +33,7 @@ __all__ = [
     "MissingExtraError",
     "PoolFileError",
     "ProposalError",
+    "RowFileError",
     "UnknownDecisionError",
 ]
 
@@ -59,8 +63,16 @@ class PoolFileError(GpuForecastersError):
     """A recorded task or pool file cannot be read."""
 
 
+class RowFileError(GpuForecastersError):
+    """A file of rows from a ledger cannot be read or written."""
+
+
 class ProposalError(GpuForecastersError):
     """A request that the recorded proposer cannot answer."""
+
+
+class FolderInUseError(GpuForecastersError):
+    """Another run works in the output folder."""
 
 
 class ForecasterError(GpuForecastersError):

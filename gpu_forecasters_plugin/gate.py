@@ -16,26 +16,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_forecasters_plugin.breaker import OutageBreaker
 from gpu_forecasters_plugin.budget import Budget
 from gpu_forecasters_plugin.candidate import Candidate
+from gpu_forecasters_plugin.choosing import Chooser
 from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.consulting import Consultant
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
-from gpu_forecasters_plugin.errors import ForecasterError, GateError
-from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure, ForecastOutcome, Query
+from gpu_forecasters_plugin.errors import GateError
 from gpu_forecasters_plugin.forecasters import Forecaster
 from gpu_forecasters_plugin.history import History
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
-from gpu_forecasters_plugin.policies import (
-    MeasureAll,
-    Member,
-    PoolState,
-    RankingContext,
-    RankingRule,
-    SelectionPolicy,
-    TopFraction,
-    ranking_rule,
-)
+from gpu_forecasters_plugin.policies import RankingRule, SelectionPolicy
 
 __all__ = ["Gate"]
 
@@ -82,12 +73,8 @@ class Gate:
         """
         self.config = config or SurrogateConfig()
         self.reference = reference
-        self._forecaster = forecaster
         self._ledger = ledger
-        self._policy = policy or TopFraction.from_config(self.config)
-        self._rule = rule or ranking_rule(self.config)
         self._budget = Budget(self.config.budget.measurements, self.config.budget.gpu_seconds)
-        self._breaker = OutageBreaker()
         self._lock = threading.RLock()
         self._reserved: dict[int, str] = {}
         identity = identity or RunIdentity(
@@ -96,7 +83,8 @@ class Gate:
         self.identity = identity
         self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
         self._history = History(reference, ledger)
-        self._observed_revision = 0
+        self._consultant = Consultant(forecaster, reference, self._history, identity, self.config)
+        self._chooser = Chooser(self._history, self.config, policy, rule)
         self._pools = ledger.pools()
 
     # -- what the host may ask ------------------------------------------------------------------------------
@@ -177,27 +165,23 @@ class Gate:
         if len({candidate.id for candidate in candidates}) != len(candidates):
             raise GateError("two candidates of one pool have the same id")
         with self._lock:
-            self._observe()
+            self._history.refresh()
+            self._consultant.observe()
             drafts, fresh = self._settle_without_forecast(candidates)
             remaining = self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
             if remaining is not None:
                 remaining -= sum(draft.action is Action.MEASURE for draft in drafts.values())
             started = time.perf_counter()
-            outcomes = self._forecast(fresh) if remaining != 0 and not measure_all else {}
+            outcomes = self._consultant.forecast(fresh) if remaining != 0 and not measure_all else {}
             pool = self._pool_draft(len(candidates), time.perf_counter() - started)
-            drafts |= self._decide(fresh, outcomes, pool, remaining, measure_all)
+            drafts |= self._chooser.choose(
+                fresh, outcomes, pool, self._pools, remaining, measure_all=measure_all
+            )
             ordered = [drafts[candidate.id] for candidate in candidates]
             decisions = self._ledger.record_pool(pool, ordered, candidates)
             self._pools += 1
             self._reserved |= {d.id: d.candidate_key for d in decisions if d.measure}
             return decisions
-
-    def _observe(self) -> None:
-        """Let the forecaster learn what is new since it last did, whoever has read the ledger meanwhile."""
-        self._history.refresh()
-        if self._history.revision != self._observed_revision:
-            self._forecaster.observe(self._history.observations())
-            self._observed_revision = self._history.revision
 
     def _settle_without_forecast(
         self, candidates: Sequence[Candidate]
@@ -227,76 +211,6 @@ class Gate:
         anchor_key, _, anchor_speedup = self._history.anchor(self.config.anchor)
         trust = self._history.trust(self.config.guard)
         return PoolDraft(size, trust, anchor_key, anchor_speedup, forecast_seconds)
-
-    def _forecast(self, candidates: Sequence[Candidate]) -> dict[str, ForecastOutcome]:
-        """What the forecaster says, by candidate key; nothing while it is down."""
-        if not candidates:
-            return {}
-        if self._breaker.open:
-            self._breaker.skipped()
-            return {}
-        _, anchor_code, anchor_speedup = self._history.anchor(self.config.anchor)
-        queries = [
-            Query(
-                candidate.key,
-                candidate.code,
-                anchor_code,
-                self.reference.code,
-                anchor_speedup,
-                self.identity.task,
-                self.identity.device,
-                candidate.parent_code,
-            )
-            for candidate in candidates
-        ]
-        outcomes = self._forecaster.forecast(queries)
-        if len(outcomes) != len(queries):
-            raise ForecasterError(
-                f"forecaster {self._forecaster.name!r} gave {len(outcomes)} answers to {len(queries)} queries"
-            )
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ForecastFailure)]
-        detail = f"{failures[0].kind}: {failures[0].detail}" if failures else ""
-        self._breaker.record(answered=len(failures) < len(outcomes), detail=detail)
-        return {query.candidate_key: outcome for query, outcome in zip(queries, outcomes, strict=True)}
-
-    def _decide(
-        self,
-        candidates: Sequence[Candidate],
-        outcomes: dict[str, ForecastOutcome],
-        pool: PoolDraft,
-        remaining: int | None,
-        measure_all: bool,
-    ) -> dict[str, DecisionDraft]:
-        """Rank and select; decisions by candidate id."""
-        context = RankingContext(
-            self.config.seed, self._pools, self._history.incumbent_log2(pool.anchor_speedup)
-        )
-        members: dict[str, Member] = {}
-        for candidate in candidates:
-            forecast = outcomes.get(candidate.key)
-            score = confidence = None
-            if isinstance(forecast, Forecast):
-                score = self._rule.score(forecast, candidate.key, context)
-                confidence = forecast.confidence(self.config.deferral.confidence)
-            members[candidate.key] = Member(candidate.key, score, confidence)
-        state = PoolState(
-            self._pools, self.config.seed, remaining, pool.trust, self._history.finished < self.config.warm_up
-        )
-        policy = MeasureAll() if measure_all else self._policy
-        choices = policy.select(list(members.values()), state) if members else {}
-        return {
-            candidate.id: DecisionDraft(
-                candidate.id,
-                candidate.key,
-                choices[candidate.key].action,
-                choices[candidate.key].reason,
-                members[candidate.key].score,
-                members[candidate.key].confidence,
-                outcomes.get(candidate.key),
-                choices[candidate.key].sampling_probability,
-            )
-            for candidate in candidates
-        }
 
     # -- tell -----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
+from dataclasses import replace
 from typing import Literal
 
 from gpu_forecasters_plugin.candidate import Candidate
@@ -15,8 +17,19 @@ from gpu_forecasters_plugin.policies import trust
 __all__ = ["History"]
 
 
+def _by_pool_and_key(observation: Observation) -> tuple[int, str]:
+    return observation.pool_id or 0, observation.candidate_key
+
+
+def _by_speed(observation: Observation) -> tuple[float, str]:
+    return observation.speedup, observation.candidate_key
+
+
 class History:
-    """Follows the ledger by revision, so that results of other processes are seen too."""
+    """Follows the ledger by revision, so that results of other processes are seen too.
+
+    Everything it knows is kept ready: a new result costs no walk over all the earlier ones.
+    """
 
     def __init__(self, reference: Candidate, ledger: Ledger) -> None:
         self._reference = reference
@@ -24,6 +37,8 @@ class History:
         self.revision = 0
         self._results: dict[int, Result] = {}
         self._answers: dict[str, Result] = {}
+        self._observations: list[Observation] = []
+        self._pairs: dict[int, dict[int, tuple[float, float]]] = {}
         self.best: Observation | None = None
 
     @property
@@ -33,14 +48,31 @@ class History:
 
     def refresh(self) -> None:
         """Read what was written since the last time."""
-        news = self._ledger.results_since(self.revision)
-        for result in news:
+        for result in self._ledger.results_since(self.revision):
             self.revision = result.revision
+            self._withdraw(self._results.get(result.decision_id))
             self._results[result.decision_id] = result
+            self._learn(result)
             if self._answers_for_source(result):
                 self._answers[result.candidate_key] = result
-        if news:
-            self.best = max(self.observations(), key=lambda o: (o.speedup, o.candidate_key), default=None)
+
+    def _learn(self, result: Result) -> None:
+        observation = result.observation
+        if observation is None:
+            return
+        insort(self._observations, observation, key=_by_pool_and_key)
+        self.best = observation if self.best is None else max(self.best, observation, key=_by_speed)
+        if observation.forecast is not None:
+            pair = observation.forecast.expected_log2(), observation.log2_speedup
+            self._pairs.setdefault(result.pool_number, {})[result.decision_id] = pair
+
+    def _withdraw(self, result: Result | None) -> None:
+        """Forget a provisional result, which the next one replaces."""
+        if result is None or result.observation is None:
+            return
+        self._observations.remove(result.observation)
+        self._pairs.get(result.pool_number, {}).pop(result.decision_id, None)
+        self.best = max(self._observations, key=_by_speed, default=None)
 
     def _answers_for_source(self, result: Result) -> bool:
         """Whether a result says more about its source than what is known."""
@@ -55,7 +87,11 @@ class History:
     def answer(self, candidate_key: str) -> Measurement | None:
         """The measurement that answers for a source."""
         result = self._answers.get(candidate_key)
-        return result.measurement if result is not None else None
+        return self._whole(result) if result is not None else None
+
+    def _whole(self, result: Result) -> Measurement:
+        """A measurement with its payload, which stays in the ledger until somebody wants it."""
+        return replace(result.measurement, payload=self._ledger.payload(result.decision_id))
 
     def last_of(self, candidate_key: str) -> Measurement | None:
         """The latest result of a source, whether or not it answers for it."""
@@ -65,12 +101,11 @@ class History:
     def provisional(self, decision_id: int) -> Measurement | None:
         """A result of which more may follow."""
         result = self._results.get(decision_id)
-        return result.measurement if result is not None and result.provisional else None
+        return self._whole(result) if result is not None and result.provisional else None
 
     def observations(self) -> list[Observation]:
         """Everything a forecaster may learn from, by pool and key: an order that arrival cannot change."""
-        found = [observation for r in self._results.values() if (observation := r.observation) is not None]
-        return sorted(found, key=lambda o: (o.pool_id or 0, o.candidate_key))
+        return list(self._observations)
 
     def anchor(self, kind: Literal["reference", "incumbent"]) -> tuple[str, str, float]:
         """Key, source and speed-up of the kernel that bins are relative to."""
@@ -85,10 +120,4 @@ class History:
 
     def trust(self, config: GuardConfig) -> float:
         """The guard's verdict on the forecasts so far."""
-        pools: dict[int, list[tuple[float, float]]] = {}
-        for _, result in sorted(self._results.items()):
-            speedup = result.measurement.speedup
-            expected = result.expected_log2
-            if expected is not None and speedup is not None:
-                pools.setdefault(result.pool_number, []).append((expected, math.log2(speedup)))
-        return trust([pools[number] for number in sorted(pools)], config)
+        return trust([tuple(pairs.values()) for _, pairs in sorted(self._pairs.items()) if pairs], config)

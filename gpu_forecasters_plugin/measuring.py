@@ -12,12 +12,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gpu_forecasters_plugin.config import MetricConfig
 from gpu_forecasters_plugin.decision import FAILURES, Measurement, Outcome
 
-__all__ = ["EvaluatorAnswer", "MetricReader", "answers_in", "parts_of", "payload_of"]
+__all__ = ["LONGEST_PAYLOAD", "EvaluatorAnswer", "MetricReader", "answers_in", "parts_of", "payload_of"]
 
 MetricKind = Literal["speedup", "time_us", "time_ms", "time_s", "score"]
 
@@ -35,6 +35,16 @@ _USUAL_NAMES: dict[str, MetricKind] = {
 }
 _TO_US = {"time_us": 1.0, "time_ms": 1e3, "time_s": 1e6}
 _COMPILE_WORDS = re.compile(r"compil|syntaxerror|nvcc|ptxas|nvrtc|invalid syntax", re.IGNORECASE)
+_CUT = "surrogate_cut"
+"""Name of the artifact that stands for those that were left out."""
+
+LONGEST_PAYLOAD = 1_000_000
+"""Characters of a stored answer."""
+
+_LONGEST_SHOWN = 100
+
+_Text = TypeVar("_Text", str, bytes)
+
 _ERROR_KEYS = ("error", "stderr", "exception", "traceback", "failure")
 
 
@@ -46,30 +56,61 @@ class EvaluatorAnswer:
     artifacts: Mapping[str, Any]
 
 
+def _scalar(value: Any) -> Any:
+    """The one number of an array or tensor that holds one; everything else as it is."""
+    item = getattr(value, "item", None)
+    try:
+        return item() if callable(item) else value
+    except (TypeError, ValueError, RuntimeError):  # it holds several, or its device is gone
+        return value
+
+
 def parts_of(raw: Any) -> EvaluatorAnswer | None:
-    """Metrics and artifacts of a dict, or of an object with these attributes; ``None`` for anything else."""
-    if isinstance(raw, Mapping):
-        return EvaluatorAnswer(raw, {})
-    metrics, artifacts = getattr(raw, "metrics", None), getattr(raw, "artifacts", None)
-    if isinstance(metrics, Mapping):
-        return EvaluatorAnswer(metrics, artifacts if isinstance(artifacts, Mapping) else {})
-    return None
+    """Metrics and artifacts of a dict, or of an object with these attributes; ``None`` for anything else.
+
+    Metrics that are arrays or tensors of one number become that number: no host can write down anything else.
+    """
+    metrics, artifacts = raw, None
+    if not isinstance(raw, Mapping):
+        metrics, artifacts = getattr(raw, "metrics", None), getattr(raw, "artifacts", None)
+    if not isinstance(metrics, Mapping):
+        return None
+    plain = {name: _scalar(value) for name, value in metrics.items()}
+    return EvaluatorAnswer(plain, artifacts if isinstance(artifacts, Mapping) else {})
 
 
-def _encode(answer: EvaluatorAnswer) -> dict[str, Any]:
-    """A JSON-compatible copy; what JSON cannot hold is kept as its text."""
+def _encode(answer: EvaluatorAnswer, longest: int) -> dict[str, Any]:
+    """A JSON-compatible copy; what JSON cannot hold is kept as its text.
+
+    Args:
+        answer: what an evaluator returned.
+        longest: texts are cut to so many characters; 0 leaves out the artifacts altogether.
+    """
 
     def plain(value: Any) -> Any:
         if isinstance(value, bytes):
-            return {"base64": base64.b64encode(value).decode("ascii")}
-        if value is None or isinstance(value, bool | int | float | str):
+            return {"base64": base64.b64encode(_cut(value, longest)).decode("ascii")}
+        if value is None or isinstance(value, bool | int | float):
             return value
-        return str(value)
+        return _cut(value if isinstance(value, str) else str(value), longest)
 
-    return {
-        "metrics": {str(k): plain(v) for k, v in answer.metrics.items()},
-        "artifacts": {str(k): plain(v) for k, v in answer.artifacts.items()},
-    }
+    artifacts = {str(k): plain(v) for k, v in answer.artifacts.items()}
+    if artifacts and longest == 0:
+        artifacts = {_CUT: _marker(len(artifacts), "artifacts")}
+    return {"metrics": {str(k): plain(v) for k, v in answer.metrics.items()}, "artifacts": artifacts}
+
+
+def _marker(count: int, what: str) -> str:
+    return f"[gpu-forecasters: {count:,} {what} cut]"
+
+
+def _cut(value: _Text, longest: int) -> _Text:
+    """The start of a text, and how much is missing."""
+    if len(value) <= longest:
+        return value
+    if isinstance(value, bytes):
+        return value[:longest] + _marker(len(value) - longest, "bytes").encode()
+    return value[:longest] + _marker(len(value) - longest, "characters")
 
 
 def _decode(document: Mapping[str, Any]) -> EvaluatorAnswer:
@@ -103,6 +144,10 @@ def _error_text(answer: EvaluatorAnswer) -> str | None:
             if isinstance(text, str) and text.strip():
                 return text.strip()
     return None
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:_LONGEST_SHOWN]
 
 
 def _last_line(text: str) -> str:
@@ -146,8 +191,9 @@ class MetricReader:
         metrics, text = answer.metrics, _error_text(answer)
         message = _last_line(text) if text else ""
         for source in (metrics, answer.artifacts):
-            if source.get("outcome") in [outcome.value for outcome in FAILURES]:
-                return Outcome(str(source["outcome"])), message
+            named = source.get("outcome")
+            if isinstance(named, str) and named in [outcome.value for outcome in FAILURES]:
+                return Outcome(named), message
         if metrics.get("timeout") is True:
             return Outcome.TIMEOUT, message or "evaluator reported a timeout"
         if isinstance(metrics.get("error"), str) and metrics["error"].strip():
@@ -160,9 +206,9 @@ class MetricReader:
                 flag = metrics[name]
                 value = float(flag) if isinstance(flag, bool) else _number(flag)
                 if value is None:
-                    return Outcome.IMPLAUSIBLE, f"{name} is {flag!r}, neither true nor false"
+                    return Outcome.IMPLAUSIBLE, f"{name} is {_shown(flag)}, neither true nor false"
                 if value < 1.0:
-                    return Outcome.INCORRECT, message or f"{name} is {flag!r}"
+                    return Outcome.INCORRECT, message or f"{name} is {_shown(flag)}"
         return None, ""
 
     def _candidates(self, metrics: Mapping[str, Any]) -> Iterator[tuple[str, MetricKind]]:
@@ -191,7 +237,12 @@ class MetricReader:
                 continue
             value = _number(metrics[name])
             if value is None:
-                return Outcome.IMPLAUSIBLE, f"metric {name} is {metrics[name]!r}, not a number", None, None
+                return (
+                    Outcome.IMPLAUSIBLE,
+                    f"metric {name} is {_shown(metrics[name])}, not a number",
+                    None,
+                    None,
+                )
             if kind in _TO_US:
                 if value <= 0 or value * _TO_US[kind] < self.config.min_time_us:
                     return Outcome.IMPLAUSIBLE, f"a time of {value!r} ({name}) is not plausible", None, None
@@ -220,8 +271,17 @@ class MetricReader:
 
 
 def payload_of(answers: Mapping[str, EvaluatorAnswer]) -> str:
-    """Text to store beside a measurement: each called function's answer."""
-    return json.dumps({name: _encode(answer) for name, answer in answers.items()})
+    """Text to store beside a measurement: each called function's answer.
+
+    It takes about a megabyte at most: the longest texts are cut, with a marker that says how much is missing, since a
+    ledger that keeps every measurement of a search is no place for logs and dumps.
+    """
+    longest = LONGEST_PAYLOAD
+    while True:
+        payload = json.dumps({name: _encode(answer, longest) for name, answer in answers.items()})
+        if len(payload) <= LONGEST_PAYLOAD or longest == 0:
+            return payload
+        longest //= 2
 
 
 def answers_in(payload: str | None) -> dict[str, EvaluatorAnswer]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.config import SurrogateConfig, parse_surrogate_config
@@ -115,3 +118,22 @@ def measure_all(gate: Gate, decisions: Sequence[Decision], speedup: float = 1.0)
     for decision in started:
         gate.tell(decision.id, measured(speedup))
     return started
+
+
+def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+    """Poll for something that another process does; its value."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"did not happen within {timeout:.0f} s: {condition}")
+
+
+def ended(processes: Sequence[psutil.Process]) -> bool:
+    """Whether all of them have ended; whoever is to collect them may take its time."""
+    try:
+        return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+    except psutil.NoSuchProcess:
+        return False

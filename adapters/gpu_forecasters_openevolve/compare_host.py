@@ -21,6 +21,7 @@ from gpu_forecasters_plugin.compare.inprocess import kernel_seconds
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import HostError
+from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.recorded.evaluator import CALL_LOG_VARIABLE
 from gpu_forecasters_plugin.recorded.openevolve_task import OpenEvolveTask, write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
@@ -75,7 +76,7 @@ class OpenEvolveHost:
             return [sys.executable, "-m", "openevolve.cli", *host_arguments]
         section = folder / "surrogate.yaml"
         document = {"surrogate": config.model_dump(mode="json")}
-        section.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        write_atomically(section, yaml.safe_dump(document, sort_keys=False))
         command = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve"]
         return [*command, *host_arguments, "--surrogate", str(section)]
 

@@ -18,6 +18,8 @@ from typing import Any
 from openevolve.config import Config, EvaluatorConfig, load_config
 
 from gpu_forecasters_openevolve.client import evaluation_functions
+from gpu_forecasters_openevolve.closing import conclude
+from gpu_forecasters_openevolve.command_line import default_output, output_of_command
 from gpu_forecasters_openevolve.evaluator_process import LoadRequest
 from gpu_forecasters_openevolve.evaluators import EvaluatorPool
 from gpu_forecasters_openevolve.messages import ServiceAddress
@@ -29,11 +31,14 @@ from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.config import MetricConfig, SurrogateConfig, load_surrogate_config
 from gpu_forecasters_plugin.device import detect_device
-from gpu_forecasters_plugin.errors import ConfigError, HostError
+from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError, HostError
+from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
+from gpu_forecasters_plugin.ledger.engine import LEDGER_FILE
 from gpu_forecasters_plugin.measuring import MetricReader, answers_in
+from gpu_forecasters_plugin.printable import printable
 
 __all__ = ["FilteredRun", "RunSettings", "filtered", "open_run"]
 
@@ -93,7 +98,7 @@ class RunSettings:
 
     def folder(self) -> Path:
         """The run's folder; OpenEvolve's default when none is named."""
-        return self.out if self.out is not None else self.program.resolve().parent / "openevolve_output"
+        return self.out if self.out is not None else default_output(self.program)
 
 
 def _read_reference(path: Path) -> Candidate:
@@ -136,13 +141,15 @@ class FilteredRun:
             ConfigError: a setting is wrong, or a file cannot be read.
             HostError: the evaluator cannot be loaded, or the initial program does not measure ``ok``.
             LedgerError: the ledger cannot be opened, or belongs to another run.
+            FolderInUseError: another process runs in the same folder.
         """
         self.settings = settings
+        hold_folder(settings.folder())
         section, host = settings.section(), settings.host_config()
         reference = _read_reference(settings.program)
         evaluator_hash = _evaluator_hash(settings.evaluator, host.evaluator.evaluator_args, section.metric)
         device = detect_device(section.device)
-        task = section.task or settings.program.resolve().parent.name
+        task = section.task or printable(settings.program.resolve().parent.name)
         forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=task)
         identity = RunIdentity(
             task,
@@ -154,7 +161,7 @@ class FilteredRun:
             forecaster.name,
             seed=section.seed,
         )
-        self.ledger = Ledger(section.ledger or "ledger.sqlite3", base=settings.folder())
+        self.ledger = Ledger(section.ledger or LEDGER_FILE, base=settings.folder())
         run_name = "run" if section.ledger is None else f"{settings.folder().resolve()}"
         self.gate = Gate(reference, forecaster, self.ledger, section, identity=identity, run_name=run_name)
         workers = host.evaluator.parallel_evaluations
@@ -173,6 +180,8 @@ class FilteredRun:
         self.service = GateService(
             self.gate, self.evaluators, limits, on_spent=self._end_host, on_failure=lambda _: self._end_host()
         )
+        self._restore_population: Callable[[], None] = lambda: None
+        self._end_watch: Callable[[], None] = lambda: None
         self.gate.close_interrupted()
         if workers == 1 and section.keep_fraction < 1.0:
             logger.warning(
@@ -245,21 +254,35 @@ class FilteredRun:
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def close(self) -> None:
-        """Stop serving."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop serving; a measurement that runs is given its time to end, unless it is to be ``at_once``."""
         atexit.unregister(self.close)
         self._restore_population()
         self._end_watch()
-        self.service.close()
+        self.service.close(at_once=at_once)
+        release_folder(self.settings.folder())
 
 
 def open_run(settings: RunSettings) -> FilteredRun:
     """The run of this process; opened, and its reference measured, the first time."""
     global _active
     if _active is None:
-        _active = FilteredRun(settings)
-        _active.start()
+        run = FilteredRun(settings)
+        try:
+            run.start()
+        except BaseException:
+            run.close(at_once=True)  # Ctrl-C among it: nobody waits for the reference any more
+            raise
+        _active = run
     return _active
+
+
+def _conclude_at_exit(run: FilteredRun) -> None:
+    run.close()
+    try:
+        conclude(run)
+    except (GpuForecastersError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
 
 
 def filtered(
@@ -289,7 +312,8 @@ def filtered(
         evaluator: the user's own evaluator, left as it is.
         config: OpenEvolve's configuration file; its ``surrogate:`` section configures the filter.
         surrogate: file of that section, when it is elsewhere.
-        out: the run's folder, where the ledger goes; OpenEvolve's default when left out.
+        out: the run's folder, where the ledger goes. When left out: where ``openevolve-run`` puts its output, or,
+            under ``run_evolution``, which does not say, OpenEvolve's default.
         measure_workers: evaluations at once; as many as OpenEvolve has workers when left out.
         evaluation_timeout_s: time for one evaluation, in seconds; OpenEvolve's when left out.
         measurements: budget where the section names none.
@@ -299,7 +323,8 @@ def filtered(
         HostError: the evaluator cannot be loaded, or the initial program does not measure ``ok``.
         LedgerError: the ledger cannot be opened, or belongs to another run.
     """
-    base = Path(namespace["__file__"]).resolve().parent
+    file = Path(namespace["__file__"]).resolve()
+    base = file.parent
 
     def resolved(path: str | Path | None) -> Path | None:
         return None if path is None else base / path
@@ -309,12 +334,17 @@ def filtered(
         base / evaluator,
         resolved(config),
         resolved(surrogate),
-        resolved(out),
+        output_of_command(file) if out is None else base / out,
         measure_workers,
         evaluation_timeout_s,
         measurements,
     )
     address = ServiceAddress.published()
     if address is None or address.pid == os.getpid():
-        address = open_run(settings).service.address
+        is_first = _active is None
+        run = open_run(settings)
+        if is_first:
+            # OpenEvolve does not say when it is done: the end of its process is the end of the run.
+            atexit.register(_conclude_at_exit, run)
+        address = run.service.address
     namespace.update(evaluation_functions(address))

@@ -1,4 +1,4 @@
-"""The process that calls the user's evaluator. Started as a module; talks over an inherited socket.
+"""The process that calls the user's evaluator; it talks over an inherited socket.
 
 It loads the evaluator file as OpenEvolve does, calls it with the original path, and writes the measurement into the
 ledger itself, right after the evaluator has returned: even if the run around it is gone by then, nothing that was
@@ -7,7 +7,7 @@ measured is lost.
 
 from __future__ import annotations
 
-import asyncio
+import gc
 import importlib.util
 import inspect
 import os
@@ -121,11 +121,16 @@ class _Evaluator:
             if len(self._of_candidate) > _KEPT_MODULES:
                 self._of_candidate.popitem(last=False)
         result = getattr(module, request.function)(request.program_path, **request.kwargs)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return _awaited(result) if inspect.isawaitable(result) else result
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+def _awaited(value: Any) -> Any:
+    import asyncio  # only here: most evaluators are plain functions
+
+    async def wait() -> Any:
+        return await value
+
+    return asyncio.run(wait())
 
 
 def _describe(module: ModuleType) -> EvaluatorInfo:
@@ -190,6 +195,9 @@ def _merged(answers: dict[str, EvaluatorAnswer]) -> EvaluatorAnswer:
 
 
 def _serve(connection: Connection) -> None:
+    # Most evaluators answer with it: loaded here before the first of them waits, as it is in the host's own processes.
+    import openevolve.evaluation_result  # noqa: F401
+
     load: LoadRequest = connection.recv()
     try:
         evaluator = _Evaluator(load.evaluator_path)
@@ -200,6 +208,8 @@ def _serve(connection: Connection) -> None:
     ledger = Ledger(load.ledger_url)
     ledger.follow_run(load.run_id)
     connection.send(info)
+    # What is loaded by now stays: no collection need look at it again, in the midst of a measurement or at the end.
+    gc.freeze()
     while True:
         request: CallRequest = connection.recv()
         reply = _run(evaluator, request)
@@ -232,9 +242,5 @@ def main(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         try:
             _serve(connection)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
             return
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

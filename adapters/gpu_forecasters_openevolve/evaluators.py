@@ -1,4 +1,4 @@
-"""The processes that measure: as many as the user lets measure at once, started when first needed."""
+"""The processes that measure: as many as the user lets measure at once, started in the background."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
 
-# The child is "__main__" there: its messages must be pickled under their importable name.
 from gpu_forecasters_openevolve import evaluator_process as protocol
 from gpu_forecasters_plugin.errors import HostError
 from gpu_forecasters_plugin.ledger import Worker
 
-__all__ = ["EvaluatorDied", "EvaluatorPool", "EvaluatorProcess", "EvaluatorTimeout"]
+__all__ = ["EvaluatorDied", "EvaluatorPool", "EvaluatorProcess", "EvaluatorTimeout", "one_started_ahead"]
 
 _LOAD_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 5.0
@@ -39,14 +40,9 @@ class EvaluatorTimeout(Exception):
 
 
 class EvaluatorProcess:
-    """One process that has the user's evaluator loaded. Used by one thread at a time."""
+    """One process that calls the user's evaluator, once it has loaded it. Used by one thread at a time."""
 
-    def __init__(self, load: protocol.LoadRequest) -> None:
-        """Start it and load the evaluator.
-
-        Raises:
-            HostError: the evaluator file cannot be loaded.
-        """
+    def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         command = [
             sys.executable,
@@ -59,15 +55,26 @@ class EvaluatorProcess:
         theirs.close()
         self._connection = Connection(ours.detach())
         self.worker = self._identity()
+
+    def load(self, request: protocol.LoadRequest) -> protocol.EvaluatorInfo:
+        """Load the evaluator.
+
+        Raises:
+            HostError: the evaluator file cannot be loaded; this process has ended.
+        """
         try:
-            self._connection.send(load)
-            self.info: protocol.EvaluatorInfo = self._receive(_LOAD_TIMEOUT_S)
+            self._connection.send(request)
+            info: protocol.EvaluatorInfo = self._receive(_LOAD_TIMEOUT_S)
         except (EvaluatorDied, EvaluatorTimeout, BrokenPipeError) as error:
             self.kill()
-            raise HostError(f"evaluator {load.evaluator_path} cannot be loaded: {error}") from None
-        if self.info.problem is not None:
+            raise HostError(f"evaluator {request.evaluator_path} cannot be loaded: {error}") from None
+        except BaseException:  # Ctrl-C: loading may take minutes
+            self.kill()
+            raise
+        if info.problem is not None:
             self.stop()
-            raise HostError(f"evaluator {load.evaluator_path} cannot be loaded: {self.info.problem}")
+            raise HostError(f"evaluator {request.evaluator_path} cannot be loaded: {info.problem}")
+        return info
 
     def _identity(self) -> Worker:
         started = psutil.Process(self._process.pid).create_time()
@@ -107,28 +114,47 @@ class EvaluatorProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it and everything that it started, at once."""
+        """End it and everything that it started, at once; from any thread, whoever waits for an answer."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._process.wait()
+
+    def hang_up(self) -> None:
+        """Let it end by itself: no further call comes."""
         self._connection.close()
 
     def stop(self) -> None:
         """Let it end by itself, and end it if it does not."""
-        self._connection.close()
+        self.hang_up()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
 
+_started_ahead: list[EvaluatorProcess] = []
+
+
+@contextmanager
+def one_started_ahead() -> Iterator[None]:
+    """Start a process now that a pool of this block takes as its first: it gets ready while the host is loaded."""
+    process = EvaluatorProcess()
+    _started_ahead.append(process)
+    try:
+        yield
+    finally:
+        if process in _started_ahead:
+            _started_ahead.remove(process)
+            process.kill()
+
+
 class EvaluatorPool:
     """At most ``size`` evaluators at once. Thread-safe."""
 
     def __init__(self, load: protocol.LoadRequest, size: int) -> None:
-        """Start the first one, to learn what the evaluator file defines.
+        """Start the first one, to learn what the evaluator file defines, and the others in the background.
 
         Raises:
             HostError: the evaluator file cannot be loaded.
@@ -136,11 +162,25 @@ class EvaluatorPool:
         self._load = load
         self._size = size
         self._changed = threading.Condition()
-        first = EvaluatorProcess(load)
-        self.info = first.info
+        first = _started_ahead.pop() if _started_ahead else EvaluatorProcess()
+        self.info = first.load(load)
         self._idle: list[EvaluatorProcess] = [first]
         self._busy: set[EvaluatorProcess] = set()
-        self._starting = 0
+        """Those that start or measure."""
+        for _ in range(size - 1):
+            threading.Thread(target=self._get_ready, args=(self._start(),), daemon=True).start()
+
+    def _start(self) -> EvaluatorProcess:
+        process = EvaluatorProcess()
+        with self._changed:
+            self._busy.add(process)
+        return process
+
+    def _get_ready(self, process: EvaluatorProcess) -> None:
+        # If it cannot, its place is free again, and the call that needs it finds out why.
+        with suppress(HostError):
+            process.load(self._load)
+        self.release(process)
 
     @property
     def has_room(self) -> bool:
@@ -149,7 +189,7 @@ class EvaluatorPool:
             return bool(self._idle) or self._may_start()
 
     def _may_start(self) -> bool:
-        return len(self._idle) + len(self._busy) + self._starting < self._size
+        return len(self._idle) + len(self._busy) < self._size
 
     def acquire(self, preferred: EvaluatorProcess | None = None) -> EvaluatorProcess:
         """An idle evaluator; waits for one, and for the preferred one as long as it lives."""
@@ -162,17 +202,14 @@ class EvaluatorPool:
                     self._busy.add(found)
                     return found
                 if preferred not in self._busy and self._may_start():
-                    self._starting += 1
+                    started = self._start()
                     break
                 self._changed.wait(1.0)
         try:
-            started = EvaluatorProcess(self._load)
-        finally:
-            with self._changed:
-                self._starting -= 1
-                self._changed.notify_all()
-        with self._changed:
-            self._busy.add(started)
+            started.load(self._load)
+        except BaseException:
+            self.release(started)
+            raise
         return started
 
     def release(self, evaluator: EvaluatorProcess) -> None:
@@ -181,6 +218,8 @@ class EvaluatorPool:
             self._busy.discard(evaluator)
             if evaluator.alive:
                 self._idle.append(evaluator)
+            else:
+                evaluator.hang_up()
             self._changed.notify_all()
 
     def close(self, grace_s: float = 0.0) -> None:
@@ -193,5 +232,8 @@ class EvaluatorPool:
             self._idle, self._busy = [], set()
         for evaluator in busy:
             evaluator.kill()
+        # All at once: each takes a moment to end.
+        for evaluator in idle:
+            evaluator.hang_up()
         for evaluator in idle:
             evaluator.stop()

@@ -55,6 +55,8 @@ class Measurer:
         except EvaluatorTimeout as error:
             return self._record_loss(decision, Outcome.TIMEOUT, str(error), started)
         except EvaluatorDied as error:
+            if self._giving_up:  # it was ended with the run: that says nothing about the kernel
+                return self._record_loss(decision, Outcome.INFRASTRUCTURE, "ended with the run", started)
             return self._record_loss(decision, Outcome.RUNTIME_ERROR, str(error), started)
         if not result.written:
             self._tell(decision, result.measurement, provisional=call.provisional)

@@ -12,7 +12,6 @@ import math
 import sys
 import threading
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,9 +22,13 @@ import yaml
 from openevolve import cli as host_cli
 from openevolve.config import Config
 
+from gpu_forecasters_openevolve.closing import conclude
+from gpu_forecasters_openevolve.command_line import default_output, host_arguments, parse_host_arguments
 from gpu_forecasters_openevolve.drop_in import FilteredRun, RunSettings, open_run
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.folder_lock import hold_folder
 from gpu_forecasters_plugin.progress import WorkProgress
 
 __all__ = ["run_filtered"]
@@ -47,22 +50,6 @@ class _Plan:
     out: Path
     checkpoint: Path | None
     iterations: int
-
-
-@contextmanager
-def _arguments(values: Sequence[str]) -> Any:
-    """OpenEvolve reads ``sys.argv``."""
-    before = sys.argv
-    sys.argv = ["openevolve-run", *values]
-    try:
-        yield
-    finally:
-        sys.argv = before
-
-
-def _parse(values: Sequence[str]) -> Namespace:
-    with _arguments(values):
-        return host_cli.parse_args()
 
 
 def _existing(path: str | None, what: str) -> Path | None:
@@ -94,7 +81,7 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
     evaluator = _existing(arguments.evaluation_file, "evaluator")
     assert program is not None and evaluator is not None
     config = _existing(arguments.config, "config")
-    out = Path(arguments.output).resolve() if arguments.output else program.parent / "openevolve_output"
+    out = Path(arguments.output).resolve() if arguments.output else default_output(program)
     theirs = RunSettings(program, evaluator, config, _existing(surrogate, "surrogate file"), out)
     host_config = theirs.host_config()
     if host_config.evaluator.parallel_evaluations < 1 or host_config.evaluator.timeout <= 0:
@@ -111,6 +98,8 @@ def _plan(arguments: Namespace, surrogate: str | None) -> _Plan:
         measure_workers=measure_workers,
         evaluation_timeout_s=float(host_config.evaluator.timeout),
     )
+    # Before anything is written: the files there may be another run's.
+    hold_folder(out)
     checkpoint = _existing(arguments.checkpoint, "checkpoint") or _latest_checkpoint(out)
     _write_files(ours, host, section)
     return _Plan(ours, out, checkpoint, host["max_iterations"])
@@ -159,9 +148,9 @@ def _write_files(settings: RunSettings, host: dict[str, Any], section: Surrogate
     folder.mkdir(parents=True, exist_ok=True)
     # Copies of what the user configured, a key or a database password perhaps among it.
     folder.chmod(0o700)
-    settings.config.write_text(yaml.safe_dump(host, sort_keys=False), encoding="utf-8")
+    write_atomically(settings.config, yaml.safe_dump(host, sort_keys=False))
     document = {"surrogate": section.model_dump(mode="json")}
-    settings.surrogate.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    write_atomically(settings.surrogate, yaml.safe_dump(document, sort_keys=False))
     arguments = {
         "program": str(settings.program),
         "evaluator": str(settings.evaluator),
@@ -172,9 +161,7 @@ def _write_files(settings: RunSettings, host: dict[str, Any], section: Surrogate
         "evaluation_timeout_s": settings.evaluation_timeout_s,
     }
     text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    (folder / "evaluator.py").write_text(
-        _EVALUATOR.format(evaluator=settings.evaluator, arguments=text), encoding="utf-8"
-    )
+    write_atomically(folder / "evaluator.py", _EVALUATOR.format(evaluator=settings.evaluator, arguments=text))
 
 
 @contextmanager
@@ -224,67 +211,18 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
         Exit code: 0 done, 1 failed.
 
     Raises:
-        ConfigError, HostError, LedgerError: before anything was measured.
+        ConfigError, HostError, LedgerError, FolderInUseError: before anything was measured.
     """
-    parsed = _parse(arguments)
+    parsed = parse_host_arguments(arguments)
     plan = _plan(parsed, surrogate)
     if plan.checkpoint is not None:
         print(f"resuming from {plan.checkpoint}", file=sys.stderr)
     run = open_run(plan.settings)
     try:
         if run.gate.budget_spent():
-            return _conclude(run, plan, 0)  # the reference alone was all that the budget allowed
-        with _arguments(_host_arguments(plan, parsed)), _progress(run):
+            return conclude(run, 0)  # the reference alone was all that the budget allowed
+        with host_arguments(_host_arguments(plan, parsed)), _progress(run):
             code = asyncio.run(host_cli.main_async())
     finally:
         run.close()
-    return _conclude(run, plan, code)
-
-
-def _conclude(run: FilteredRun, plan: _Plan, host_code: int) -> int:
-    summary = summarise(run)
-    (plan.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    best = summary["best_speedup"]
-    shown = "no speed-up measured" if best is None else f"best speed-up {best:.3f}x"
-    print(
-        f"\nsurrogate filter: {summary['measurements_used']} of {summary['budget']} measurements for "
-        f"{summary['candidates_considered']} candidates; {shown}\nledger: {run.ledger.url}"
-    )
-    if run.service.failure is not None:
-        print(f"error: {run.service.failure}", file=sys.stderr)
-        return 1
-    left = run.gate.remaining()
-    if run.service.exhausted and left:
-        print(
-            f"warning: {left} measurements are left, but the host proposes nothing new any more: "
-            "every proposal repeats a source that was measured",
-            file=sys.stderr,
-        )
-    elif left and not run.service.workers_lost and host_code == 0:
-        print(f"{left} measurements are left: start the same command again to go on", file=sys.stderr)
-    elif run.service.workers_lost and left:
-        print(
-            f"error: a worker process of OpenEvolve died, which ends its run; {left} measurements are left: "
-            "start the same command again to go on",
-            file=sys.stderr,
-        )
-        return 1
-    return host_code
-
-
-def summarise(run: FilteredRun) -> dict[str, Any]:
-    """What a run did, for ``summary.json``."""
-    use = run.ledger.budget_use()
-    decisions = run.ledger.decisions()
-    return {
-        "task": run.gate.identity.task,
-        "device": run.gate.identity.device,
-        "budget": run.gate.config.budget.measurements,
-        "measurements_used": use.measurements,
-        "gpu_seconds": use.gpu_seconds,
-        "candidates_considered": len(decisions),
-        "best_speedup": run.gate.best_speedup,
-        "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
-        "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
-        "ledger": run.ledger.url,
-    }
+    return conclude(run, code)

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from dataclasses import replace
 from pathlib import Path
 
+from gpu_forecasters_openevolve.ending import RunEnd
 from gpu_forecasters_openevolve.evaluator_process import CallReply
-from gpu_forecasters_openevolve.evaluators import (
-    EvaluatorPool,
-    EvaluatorProcess,
-)
+from gpu_forecasters_openevolve.evaluators import EvaluatorPool, EvaluatorProcess
 from gpu_forecasters_openevolve.measurer import Measurer
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
+from gpu_forecasters_openevolve.reception import Reception
 from gpu_forecasters_openevolve.replies import (
     failure_reply,
     measured_reply,
@@ -46,9 +41,6 @@ __all__ = ["GateService"]
 logger = logging.getLogger(__name__)
 
 _DUPLICATE_POLL_S = 0.2
-_MOST_REPEATS = 40
-"""So many pools of nothing but repeated sources end a run."""
-
 _OVERDUE_S = 30.0
 """Beyond its time-out, how long a measurement may be open before nobody waits for it any more, in seconds."""
 
@@ -77,7 +69,6 @@ class GateService:
         self.gate = gate
         self._evaluators = evaluators
         self._limits = limits
-        self._on_spent = on_spent
         self._on_failure = on_failure
         self._measurer = Measurer(gate, limits)
         self._pool = PooledGate(
@@ -87,50 +78,48 @@ class GateService:
             max_wait_s=limits.max_wait_s,
             may_release=lambda: evaluators.has_room,
         )
-        self._folder = tempfile.mkdtemp(prefix="gpu-forecasters-")
-        self._key = secrets.token_bytes(32)
-        self._listener = Listener(str(Path(self._folder) / "gate.sock"), family="AF_UNIX", authkey=self._key)
+        self._reception = Reception(self._pool, self._answer, self._settle)
+        self._end = RunEnd(gate, limits.pool_size, on_spent)
         self._lock = threading.Lock()
-        self._sessions: set[Session] = set()
-        self._measuring = 0
         self._counter = 0
         self._closed = False
-        self._spent_announced = False
-        self._host_stops = False
-        self.workers_lost = 0
-        self._vacant = 0
-        self._repeats = 0
-        self.exhausted = False
         self.failure: BaseException | None = None
 
     @property
     def address(self) -> ServiceAddress:
         """What workers need to connect."""
         info = self._evaluators.info
-        return ServiceAddress(
-            str(self._listener.address), self._key, os.getpid(), info.functions, info.parameters
-        )
+        reception = self._reception
+        return ServiceAddress(reception.path, reception.key, os.getpid(), info.functions, info.parameters)
+
+    @property
+    def workers_lost(self) -> int:
+        """Workers that went without the host having ended them."""
+        return self._reception.workers_lost
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the run ends because nothing new is proposed."""
+        return self._end.exhausted
 
     def start(self) -> None:
         """Accept workers, in a thread of the host's main process."""
-        threading.Thread(target=self._accept, name="gpu-forecasters-gate", daemon=True).start()
+        self._reception.start()
 
-    def close(self) -> None:
-        """Stop serving; a measurement that runs is given its time to end."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop serving; a measurement that runs is given its time to end, unless it is to be ``at_once``."""
         if self._closed:
             return
         self._closed = True
+        self._reception.close()
         self._measurer.give_up()
         self._pool.close()
-        self._evaluators.close(grace_s=self._limits.evaluation_timeout_s if self._measuring else 0.0)
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        wait = self._end.measuring and not at_once
+        self._evaluators.close(grace_s=self._limits.evaluation_timeout_s if wait else 0.0)
 
     def host_stops(self) -> None:
         """The host is about to end its workers: from now on none is lost any more."""
-        with self._lock:
-            self.workers_lost += sum(session.hung_up() for session in self._sessions)
-            self._host_stops = True
+        self._reception.host_stops()
 
     # -- the host's population ------------------------------------------------------------------------------
 
@@ -146,39 +135,20 @@ class GateService:
         """
         if answered:
             self._settle_stopped(key)
-        with self._lock:
-            for session in self._sessions if answered else ():
+            for session in self._reception.sessions():
                 session.awaiting.discard(key)
-        # In this order: what has been started by now is among those that are measured or awaited.
-        if not self.gate.budget_spent() or self.gate.has_unstarted():
-            return
-        with self._lock:
-            if self._spent_announced or self._measuring or any(s.awaiting for s in self._sessions):
-                return
-            self._spent_announced = True
-        self._on_spent()
-
-    def _count_repeat(self, decision: Decision) -> None:
-        """End the run when nothing new has been proposed for long: no budget would ever be spent."""
-        with self._lock:
-            self._repeats = self._repeats + 1 if decision.reason is Reason.DUPLICATE else 0
-            if self._repeats < _MOST_REPEATS * self._limits.pool_size or self._spent_announced:
-                return
-            self._spent_announced = self.exhausted = True
-        self._on_spent()
+        self._end.program_processed(lambda: any(s.awaiting for s in self._reception.sessions()))
 
     def _settle_stopped(self, key: str) -> None:
         """A cascade whose program the host has dealt with has ended, at whatever stage."""
-        with self._lock:
-            idle = [session for session in self._sessions if not session.calling]
-        for session in idle:
-            if session.unsettled is not None and session.unsettled.candidate_key == key:
+        for session in self._reception.sessions():
+            decision = None if session.calling else session.unsettled
+            if decision is not None and decision.candidate_key == key:
                 self._settle(session)
 
     def _expect_nothing(self, session: Session, decision: Decision) -> None:
         """The host will refuse this program: no result of it is on its way, and no further stage follows."""
-        with self._lock:
-            session.awaiting.discard(decision.candidate_key)
+        session.awaiting.discard(decision.candidate_key)
         self._settle(session)
 
     def _settle(self, session: Session) -> None:
@@ -191,42 +161,7 @@ class GateService:
         except GpuForecastersError as error:
             self._fail(error)
 
-    # -- connections ----------------------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection = self._listener.accept()
-            except (OSError, EOFError, AuthenticationError):
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: Connection) -> None:
-        session = Session(connection)
-        with self._lock:
-            self._sessions.add(session)
-            replaces, self._vacant = self._vacant > 0, max(0, self._vacant - 1)
-        if replaces:
-            self._pool.worker_found()
-        try:
-            while True:
-                request: EvaluationRequest = connection.recv()
-                reply = self._answer(session, request)
-                if reply is None:
-                    break
-                connection.send(reply)
-        except (EOFError, OSError):
-            pass
-        finally:
-            with self._lock:
-                self._sessions.discard(session)
-                lost = not self._closed and not self._host_stops
-                self.workers_lost += lost
-                self._vacant += lost
-            self._settle(session)
-            connection.close()
-            if lost:
-                self._pool.worker_lost()
+    # -- one request ----------------------------------------------------------------------------------------
 
     def _answer(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
         try:
@@ -236,7 +171,7 @@ class GateService:
         except (OSError, EOFError):
             raise  # the worker is gone
         except Exception as error:
-            # Not only our own errors: a forecaster of somebody else's may raise anything, and the run must say so.
+            # Not only our own errors: whatever it is, the run must say so.
             self._fail(error)
             return undecided_reply(str(error))
 
@@ -266,7 +201,7 @@ class GateService:
             decision = self._decide(candidate, session, request)
             if decision is None:
                 return None
-            self._count_repeat(decision)
+            self._end.decided(decision)
             if decision.reason is Reason.DUPLICATE:
                 answer = decision.answer or self._await_answer(candidate.key, session)
                 if answer is None:
@@ -305,30 +240,17 @@ class GateService:
     def _measure(
         self, session: Session, request: EvaluationRequest, decision: Decision
     ) -> EvaluationReply | None:
-        with self._lock:
-            self._measuring += 1
+        with self._end.measurement():
+            # Before it starts: while nothing is measured, the end of the run waits for what the host has not seen.
             session.awaiting.add(decision.candidate_key)
-        try:
-            evaluator = self._evaluators.acquire()
-            session.evaluator = evaluator
+            evaluator = session.evaluator = self._evaluators.acquire()
             try:
                 if not self.gate.start(decision.id, evaluator.worker):
                     self._expect_nothing(session, decision)
-                    spent = Decision(
-                        decision.id,
-                        decision.candidate_id,
-                        decision.candidate_key,
-                        decision.pool_id,
-                        Action.SKIP,
-                        Reason.BUDGET_SPENT,
-                    )
-                    return skip_reply(spent)
+                    return skip_reply(replace(decision, action=Action.SKIP, reason=Reason.BUDGET_SPENT))
                 return self._call(session, request, decision, evaluator)
             finally:
                 self._evaluators.release(evaluator)
-        finally:
-            with self._lock:
-                self._measuring -= 1
 
     def _next_stage(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
         """A later stage of a cascade belongs to the measurement that its first stage was charged for."""

@@ -2,12 +2,12 @@
 
     python -m benchmarks.generators.build --task rmsnorm softmax
 
-reads ``TASK.run1.jsonl`` and ``TASK.run2.jsonl`` as `measure` wrote them (or ``.jsonl.gz``; by default those in
+reads ``TASK.run1.jsonl``, ``TASK.run2.jsonl``, ... as `measure` wrote them (or ``.jsonl.gz``; by default those in
 ``rows/``, from which the shipped pools are built) and writes
 ``gpu_forecasters_plugin/recorded/data/TASK.jsonl.gz``. A time is the geometric mean over the shapes of the medians,
-averaged over the runs in log space. Where the two medians of a shape lie more than 10 % apart, the smaller counts: a
-busy host can only add time. Sources that were not measured are left out; crowded speed-up bins are thinned until a
-third of the sound sources is slower than the seed, if the pool stays large enough.
+averaged over the runs in log space. Where the medians of a shape lie more than 10 % apart, the smallest counts: a
+busy host can only add time. Sources that were not measured twice are left out; crowded speed-up bins are thinned
+until a third of the sound sources is slower than the seed, if the pool stays large enough.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.generators.graph import edit_graph, edits_between
 from benchmarks.generators.measure import load_task
-from benchmarks.generators.variant import Variant, edit_graph, edits_between
+from benchmarks.generators.variant import Variant
 
 EDGES = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0, 4.0)
 DISTURBED = 1.10
@@ -101,18 +102,13 @@ def merge(variant: Variant, rows: Sequence[Row]) -> Row:
     return merged
 
 
-def named_edges(task: ModuleType) -> list[tuple[Any, Any]]:
-    """The edits between families that the generator names."""
-    return list(task.extra_edges()) if hasattr(task, "extra_edges") else []
-
-
 def thin(task: ModuleType, variants: list[Variant], rows: Mapping[str, Row]) -> list[Variant]:
     """Drops sources from crowded bins until a third is slower than the seed and few enough fail.
 
-    The seed, the best ten and what a broken source was derived from stay; of the others those measured only once go
-    first, in the order of the hash of their source.
+    The seed, the best ten and what a broken source was derived from stay; the others go in the order of the hash of
+    their source.
     """
-    seed = next(variant for variant in variants if variant.key == task.SEED_KEY)
+    seed = next(variant for variant in variants if variant.key == task.SEED.key)
     reference = rows[seed.id]["time_us"]
     sound = [variant for variant in variants if rows[variant.id]["outcome"] == "ok"]
     best = sorted(sound, key=lambda variant: rows[variant.id]["time_us"])[:10]
@@ -123,9 +119,8 @@ def thin(task: ModuleType, variants: list[Variant], rows: Mapping[str, Row]) -> 
     stays |= {variant.id for variant in variants if variant.key in parents}
     kept = {variant.id: variant for variant in variants}
 
-    def order(variant: Variant) -> tuple[int, bytes]:
-        measured = len(rows[variant.id].get("time_us_runs", ()))
-        return measured, hashlib.sha256(("thin " + variant.code).encode()).digest()
+    def order(variant: Variant) -> bytes:
+        return hashlib.sha256(("thin " + variant.code).encode()).digest()
 
     while len(kept) > SMALLEST_POOL:
         failing = [variant for variant in kept.values() if rows[variant.id]["outcome"] != "ok"]
@@ -165,31 +160,22 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def agreement(runs: Sequence[Mapping[str, Row]], ids: Sequence[str], seed: str) -> dict[str, Any]:
-    """How well the first two runs agree, on the candidates that both have measured."""
-    both = [i for i in ids if all(i in run for run in runs[:2])] if len(runs) > 1 else []
-    if not both:
-        return {"measured_twice": 0}
-    sound = [i for i in both if all(run[i]["outcome"] == "ok" for run in runs[:2])]
-    first, second = ([run_time(run[i]) for i in sound] for run in runs[:2])
-    answer: dict[str, Any] = {
-        "measured_twice": len(both),
+    """How well the first two runs that measured a candidate agree; every run has measured the seed."""
+    pairs = {i: [run for run in runs if i in run][:2] for i in ids}
+    sound = [i for i in ids if all(run[i]["outcome"] == "ok" for run in pairs[i])]
+    first, second = ([run_time(pairs[i][turn][i]) for i in sound] for turn in (0, 1))
+    bins = [[bin_of(run_time(run[seed]) / run_time(run[i])) for run in pairs[i]] for i in sound]
+    return {
+        "measured_twice": len(ids),
         "spearman": round(statistics.correlation(ranks(first), ranks(second)), 5),
         "median_relative_difference": round(
             statistics.median(abs(math.expm1(math.log(a / b))) for a, b in zip(first, second, strict=True)), 5
         ),
         "same_outcome_share": round(
-            statistics.fmean(runs[0][i]["outcome"] == runs[1][i]["outcome"] for i in both), 4
+            statistics.fmean(one[i]["outcome"] == other[i]["outcome"] for i, (one, other) in pairs.items()), 4
         ),
+        "same_bin_share": round(statistics.fmean(one == other for one, other in bins), 4),
     }
-    # A run without the seed borrows the other run's reference.
-    references = [run_time(run[seed]) if seed in run else run_time(runs[0][seed]) for run in runs[:2]]
-    answer["same_bin_share"] = round(
-        statistics.fmean(
-            bin_of(references[0] / a) == bin_of(references[1] / b) for a, b in zip(first, second, strict=True)
-        ),
-        4,
-    )
-    return answer
 
 
 def write_pool(path: Path, lines: Iterable[Row]) -> None:
@@ -202,34 +188,21 @@ def write_pool(path: Path, lines: Iterable[Row]) -> None:
     path.write_bytes(buffer.getvalue())
 
 
-def build(name: str, results: Path, out: Path) -> str:
-    """Builds a task's pool file and returns a table of what it holds."""
-    task = load_task(name)
-    runs, notes = read_runs(results, name)
-    generated = task.generate()
-    measured = [variant for variant in generated if any(variant.id in run for run in runs)]
-    rows = {
-        variant.id: merge(variant, [run[variant.id] for run in runs if variant.id in run])
-        for variant in measured
-    }
-    kept = thin(task, measured, rows)
-    keys = {variant.key for variant in kept}
-    graph = edit_graph(kept, [edge for edge in named_edges(task) if edge[0] in keys and edge[1] in keys])
-    seed = next(variant.id for variant in kept if variant.key == task.SEED_KEY)
-    kept.sort(key=lambda variant: (variant.id != seed, variant.id))
-    for variant in kept:
-        rows[variant.id]["neighbours"] = graph[variant.id]
-
+def pool_header(
+    task: ModuleType, kept: Sequence[Variant], runs: Sequence[Mapping[str, Row]], notes: Sequence[Row]
+) -> Row:
+    """What a pool file says first: the task, the device, the versions and how well the runs agree."""
     devices = [note["gpu"] for note in notes if note.get("gpu")]
     half_way = [note["half_way"] for note in notes if note.get("half_way")] or devices
-    first = next(note for note in notes if "torch" in note)
+    begun = [note for note in notes if "torch" in note]
+    first = begun[0]
     clocks = half_way[0]
-    both = agreement(runs, [variant.id for variant in kept], seed)
     repeats = Counter(
         shape["repeats"] for run in runs for row in run.values() for shape in row.get("shapes", ())
     )
-    header = {
-        "task": name,
+    seed = next(variant.id for variant in kept if variant.key == task.SEED.key)
+    return {
+        "task": task.TASK,
         "device": devices[0]["name"],
         "reference_id": seed,
         "operation": task.OPERATION,
@@ -238,7 +211,7 @@ def build(name: str, results: Path, out: Path) -> str:
         "tolerance": task.TOLERANCE,
         "repeats": repeats.most_common(1)[0][0],
         "repeat_counts": {str(count): times for count, times in sorted(repeats.items())},
-        "timing": first.get("method", ""),
+        "timing": " | ".join(dict.fromkeys(note["method"] for note in begun)),
         "driver": devices[0]["driver_version"],
         "clocks": {
             "sm": clocks["clocks.sm"],
@@ -251,23 +224,39 @@ def build(name: str, results: Path, out: Path) -> str:
         "cuda": first["cuda"],
         "measured_on": first["date"],
         "time_us_by_shape": "shape_times_us follows the order of shapes",
-        "agreement": both,
+        "agreement": agreement(runs, [variant.id for variant in kept], seed),
+    }
+
+
+def build(name: str, results: Path, out: Path) -> str:
+    """Builds a task's pool file and returns a table of what it holds."""
+    task = load_task(name)
+    runs, notes = read_runs(results, name)
+    generated = task.generate()
+    measured = [variant for variant in generated if sum(variant.id in run for run in runs) >= 2]
+    rows = {
+        variant.id: merge(variant, [run[variant.id] for run in runs if variant.id in run])
+        for variant in measured
+    }
+    kept = thin(task, measured, rows)
+    keys = {variant.key for variant in kept}
+    graph = edit_graph(kept, [edge for edge in task.extra_edges() if keys.issuperset(edge)])
+    kept.sort(key=lambda variant: (variant.key != task.SEED.key, variant.id))
+    for variant in kept:
+        rows[variant.id]["neighbours"] = graph[variant.id]
+    header = pool_header(task, kept, runs, notes) | {
         "not_measured": len(generated) - len(measured),
         "thinned_out": len(measured) - len(kept),
     }
     write_pool(out / f"{name}.jsonl.gz", [{"pool": header}, *(rows[variant.id] for variant in kept)])
-    return table(name, kept, rows, graph, seed, header)
+    return table(kept, rows, graph, header)
 
 
 def table(
-    name: str,
-    kept: list[Variant],
-    rows: Mapping[str, Row],
-    graph: Mapping[str, list[str]],
-    seed: str,
-    header: Row,
+    kept: Sequence[Variant], rows: Mapping[str, Row], graph: Mapping[str, list[str]], header: Row
 ) -> str:
     """A few lines on what a pool holds."""
+    seed = header["reference_id"]
     times = {
         variant.id: rows[variant.id]["time_us"] for variant in kept if rows[variant.id]["outcome"] == "ok"
     }
@@ -280,7 +269,8 @@ def table(
     top = sorted(times, key=times.__getitem__)[:5]
     return "\n".join(
         [
-            f"{name}: n {len(kept)} (not measured {header['not_measured']}, thinned out {header['thinned_out']}),"
+            f"{header['task']}: n {len(kept)} (not measured {header['not_measured']},"
+            f" thinned out {header['thinned_out']}),"
             f" languages {header['language_counts']}",
             f"  outcomes {dict(outcomes)}, failing {1 - len(times) / len(kept):.0%}",
             f"  seed {reference:.1f} us, best {times[best]:.1f} us: {reference / times[best]:.2f}x;"

@@ -9,15 +9,17 @@ The largest vocabulary is measured with 2048 rows in place of 4096, to spare mem
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.variant import Key, Variant, make_key, make_variant
+from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.text import begin_run, eviction, fill, triton_configs
+from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
 
 TASK = "cross_entropy"
-ENTRY = "run"
 OPERATION = (
     "Softmax cross-entropy, forward and backward: logits [T, V] bfloat16 and targets [T] int64 to the losses "
     "[T] float32 and the gradient of their mean [T, V] bfloat16."
@@ -27,20 +29,12 @@ SHAPES: list[dict[str, int]] = [
     {"T": 4096, "V": 50264},
     {"T": 2048, "V": 128256},
 ]
-CHECK_SHAPES: list[dict[str, int]] = [{"T": 4, "V": 17416}]
 # One entry per output; an element passes if |out - reference| <= atol + rtol * |reference|.
 TOLERANCE: dict[str, dict[str, float]] = {
     "losses": {"rtol": 1e-4, "atol": 1e-4},
     "grad": {"rtol": 1e-2, "atol": 1e-12},
 }
 OUTPUT_DTYPES = ["float32", "bfloat16"]
-SEED_CHOICES: dict[str, object] = {
-    "family": "split_kernels",
-    "block": 256,
-    "warps": 4,
-    "grad": "float32_then_cast",
-}
-SEED_KEY: Key = make_key(SEED_CHOICES)
 
 
 def make_inputs(shape: dict[str, int], device: str, seed: int) -> tuple[torch.Tensor, ...]:
@@ -77,48 +71,9 @@ def reference(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
     return losses, grad
 
 
-def _fill(template: str, **values: object) -> str:
-    """Replaces each ``@NAME@`` in a template."""
-    for name, value in values.items():
-        template = template.replace(f"@{name}@", str(value))
-    return template
+# --------------------------------------------------------------------------------------------------- Triton
 
-
-class _Pool:
-    """Collects variants and the named edges between families."""
-
-    def __init__(self) -> None:
-        self.variants: dict[Key, Variant] = {}
-        self.edges: list[tuple[Key, Key]] = []
-
-    def add(self, code: str, language: str, **choices: object) -> Key:
-        variant = make_variant(choices, code, language)
-        if variant.key in self.variants:
-            raise ValueError(f"two variants with the key {variant.key}")
-        self.variants[variant.key] = variant
-        return variant.key
-
-    def broken(self, base: dict[str, object], bug: str, *changes: tuple[str, str]) -> None:
-        """Derives a variant that fails from a sound one, by replacing text (every place where it occurs)."""
-        sound = self.variants[make_key(base)]
-        code = sound.code
-        for old, new in changes:
-            if old not in code:
-                raise ValueError(f"{bug}: {old!r} is not in {sound.key}")
-            code = code.replace(old, new)
-        self.add(code, sound.language, **base, bug=bug)
-
-    def link(self, one: dict[str, object], other: dict[str, object]) -> None:
-        ends = make_key(one), make_key(other)
-        for end in ends:
-            if end not in self.variants:
-                raise ValueError(f"edge to an unknown variant: {end}")
-        self.edges.append(ends)
-
-
-# --- Triton -----------------------------------------------------------------------------------------------
-
-_SPLIT_KERNELS = '''
+SPLIT_KERNELS = '''
 """Cross entropy and its gradient with three separate Triton kernels."""
 import torch
 import triton
@@ -180,18 +135,39 @@ def run(logits, targets):
     row_max = torch.empty(n_rows, dtype=torch.float32, device=logits.device)
     row_sum = torch.empty(n_rows, dtype=torch.float32, device=logits.device)
     losses = torch.empty(n_rows, dtype=torch.float32, device=logits.device)
-@ALLOC@
-    BLOCK_SIZE = @BLOCK@
+@alloc@
+    BLOCK_SIZE = @block@
     grid = (n_rows,)
-    row_max_kernel[grid](logits, row_max, n_cols, BLOCK_SIZE=BLOCK_SIZE, num_warps=@WARPS@)
+    row_max_kernel[grid](logits, row_max, n_cols, BLOCK_SIZE=BLOCK_SIZE, num_warps=@warps@)
     row_sum_kernel[grid](logits, targets, row_max, row_sum, losses, n_cols,
-                         BLOCK_SIZE=BLOCK_SIZE, num_warps=@WARPS@)
+                         BLOCK_SIZE=BLOCK_SIZE, num_warps=@warps@)
     grad_kernel[grid](logits, targets, row_max, row_sum, grad, n_rows, n_cols,
-                      BLOCK_SIZE=BLOCK_SIZE, num_warps=@WARPS@)
-    return losses, @RESULT@
+                      BLOCK_SIZE=BLOCK_SIZE, num_warps=@warps@)
+    return losses, @result@
 '''
 
-_FUSED3_SCALAR = """
+GRAD_KINDS = {
+    "float32_then_cast": (
+        "    grad = torch.empty((n_rows, n_cols), dtype=torch.float32, device=logits.device)",
+        "grad.to(torch.bfloat16)",
+    ),
+    "bfloat16": ("    grad = torch.empty_like(logits)", "grad"),
+    "zeros_then_cast": (
+        "    # the gradient is kept in float32 and starts as zeros\n"
+        "    grad = torch.zeros((n_rows, n_cols), dtype=torch.float32, device=logits.device)",
+        "grad.to(logits.dtype).contiguous()",
+    ),
+}
+
+
+def split_kernels(block: int, warps: int, grad: str) -> Draft:
+    """A kernel per step: maximum, sum, gradient."""
+    alloc, result = GRAD_KINDS[grad]
+    choices = {"family": "split_kernels", "block": block, "warps": warps, "grad": grad}
+    return Draft(choices, fill(SPLIT_KERNELS, block=block, warps=warps, alloc=alloc, result=result))
+
+
+FUSED3_SCALAR = """
 import torch
 import triton
 import triton.language as tl
@@ -234,11 +210,11 @@ def run(logits, targets):
     T, V = logits.shape
     losses = torch.empty((T,), device=logits.device, dtype=torch.float32)
     dlogits = torch.empty_like(logits)
-    _ce_fwd_bwd[(T,)](logits, targets, losses, dlogits, 1.0 / T, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
+    _ce_fwd_bwd[(T,)](logits, targets, losses, dlogits, 1.0 / T, V, BLOCK=@block@, num_warps=@warps@)
     return losses, dlogits
 """
 
-_FUSED3_VECTOR = '''
+FUSED3_VECTOR = '''
 import torch
 import triton
 import triton.language as tl
@@ -284,11 +260,20 @@ def run(logits, targets):
     losses = logits.new_empty(n_rows, dtype=torch.float32)
     grads = torch.empty_like(logits)
     fused_ce[(n_rows,)](logits, targets, losses, grads, n_vocab, 1.0 / n_rows,
-                        CHUNK=@BLOCK@, num_warps=@WARPS@)
+                        CHUNK=@block@, num_warps=@warps@)
     return losses, grads
 '''
 
-_ONLINE_SCALAR = """
+THREE_SWEEPS = {"scalar": FUSED3_SCALAR, "vector": FUSED3_VECTOR}
+
+
+def three_sweeps(block: int, warps: int, accumulate: str) -> Draft:
+    """The same three steps in one kernel, a program per row."""
+    choices = {"family": "three_sweeps", "block": block, "warps": warps, "accumulate": accumulate}
+    return Draft(choices, fill(THREE_SWEEPS[accumulate], block=block, warps=warps))
+
+
+ONLINE_SCALAR = """
 # Online softmax: one read for the statistics, one read for the gradient.
 import torch, triton
 import triton.language as tl
@@ -299,21 +284,21 @@ def online_ce_kernel(x_ptr, t_ptr, loss_ptr, dx_ptr, stride, V, inv_T, BLOCK_V: 
     x_ptr += i.to(tl.int64) * stride
     dx_ptr += i.to(tl.int64) * stride
     t = tl.load(t_ptr + i)
-    xt = tl.load(x_ptr + t).to(tl.float32)@PRESCALE_T@
+    xt = tl.load(x_ptr + t).to(tl.float32)@prescale@
     m_i = float("-inf")
     d_i = 0.0
     for v0 in range(0, V, BLOCK_V):
         v = v0 + tl.arange(0, BLOCK_V)
-        x = tl.load(x_ptr + v, mask=v < V, other=float("-inf")@EVICT_FIRST_READ@).to(tl.float32)@PRESCALE@
+        x = tl.load(x_ptr + v, mask=v < V, other=float("-inf")@first_read@).to(tl.float32)@prescale@
         m_new = tl.maximum(m_i, tl.max(x))
-        d_i = d_i * @EXP@(m_i - m_new) + tl.sum(@EXP@(x - m_new))
+        d_i = d_i * @exp@(m_i - m_new) + tl.sum(@exp@(x - m_new))
         m_i = m_new
-    lse = m_i + @LOG@(d_i)
-    tl.store(loss_ptr + i, (lse - xt)@POSTSCALE@)
+    lse = m_i + @log@(d_i)
+    tl.store(loss_ptr + i, (lse - xt)@postscale@)
     for v0 in range(0, V, BLOCK_V):
         v = v0 + tl.arange(0, BLOCK_V)
-        x = tl.load(x_ptr + v, mask=v < V, other=float("-inf")@EVICT_SECOND_READ@).to(tl.float32)@PRESCALE@
-        p = @EXP@(x - lse)
+        x = tl.load(x_ptr + v, mask=v < V, other=float("-inf")@second_read@).to(tl.float32)@prescale@
+        p = @exp@(x - lse)
         p = tl.where(v == t, p - 1.0, p)
         tl.store(dx_ptr + v, (p * inv_T).to(dx_ptr.dtype.element_ty), mask=v < V)
 
@@ -322,11 +307,30 @@ def run(logits, targets):
     loss = torch.empty(T, dtype=torch.float32, device=logits.device)
     dx = torch.empty_like(logits)
     online_ce_kernel[(T,)](logits, targets, loss, dx, logits.stride(0), V, 1.0 / T,
-                           BLOCK_V=@BLOCK@, num_warps=@WARPS@)
+                           BLOCK_V=@block@, num_warps=@warps@)
     return loss, dx
 """
 
-_ONLINE_VECTOR = """
+
+def online(block: int, warps: int, exp: str = "exp", evict: str = "none") -> Draft:
+    """Maximum and sum in one walk along the row, the gradient in a second."""
+    choices = {"family": "online", "block": block, "warps": warps, "exp": exp, "evict": evict}
+    base2 = exp == "exp2"
+    code = fill(
+        ONLINE_SCALAR,
+        block=block,
+        warps=warps,
+        exp="tl.exp2" if base2 else "tl.exp",
+        log="tl.log2" if base2 else "tl.log",
+        prescale=" * 1.4426950408889634" if base2 else "",
+        postscale=" * 0.6931471805599453" if base2 else "",
+        first_read=eviction("last", evict == "hints"),
+        second_read=eviction("first", evict == "hints"),
+    )
+    return Draft(choices, code)
+
+
+ONLINE_VECTOR = """
 import torch
 import triton
 import triton.language as tl
@@ -350,9 +354,9 @@ def _softmax_xent(
     # every lane keeps its own running (max, sum); they meet once at the end
     lane_max = tl.full([TILE], -3.0e38, dtype=tl.float32)
     lane_sum = tl.full([TILE], 0.0, dtype=tl.float32)
-    for start in @RANGE@:
+    for start in @range@:
         pos = start + lanes
-        x = tl.load(src + pos, mask=pos < VOCAB, other=-3.0e38@EVICT_FIRST_READ@).to(tl.float32)
+        x = tl.load(src + pos, mask=pos < VOCAB, other=-3.0e38@first_read@).to(tl.float32)
         new_max = tl.maximum(lane_max, x)
         lane_sum = lane_sum * tl.exp(lane_max - new_max) + tl.exp(x - new_max)
         lane_max = new_max
@@ -364,23 +368,40 @@ def _softmax_xent(
     tl.store(Loss + row, tl.log(denom) + row_max - target_logit)
 
     factor = SCALE / denom
-    for start in @RANGE@:
+    for start in @range@:
         pos = start + lanes
-        x = tl.load(src + pos, mask=pos < VOCAB, other=-3.0e38@EVICT_SECOND_READ@).to(tl.float32)
+        x = tl.load(src + pos, mask=pos < VOCAB, other=-3.0e38@second_read@).to(tl.float32)
         out = tl.exp(x - row_max) * factor
         out -= tl.where(pos == target, SCALE, 0.0)
-        tl.store(dst + pos, out.to(tl.bfloat16), mask=pos < VOCAB@EVICT_WRITE@)
+        tl.store(dst + pos, out.to(tl.bfloat16), mask=pos < VOCAB@write@)
 
 
 def run(logits, targets):
     n, vocab = logits.shape
     loss = torch.empty(n, device=logits.device, dtype=torch.float32)
     grad = torch.empty(n, vocab, device=logits.device, dtype=torch.bfloat16)
-    _softmax_xent[(n,)](logits, targets, loss, grad, vocab, 1.0 / n, TILE=@BLOCK@, num_warps=@WARPS@)
+    _softmax_xent[(n,)](logits, targets, loss, grad, vocab, 1.0 / n, TILE=@block@, num_warps=@warps@)
     return loss, grad
 """
 
-_WHOLE_ROW = '''
+
+def online_lanes(block: int, warps: int, evict: str = "none", loop: str = "range") -> Draft:
+    """The same with a maximum and a sum per lane, merged at the end of the first walk."""
+    choices = {"family": "online_lanes", "block": block, "warps": warps, "evict": evict, "loop": loop}
+    loops = {"range": "range(0, VOCAB, TILE)", "staged": "tl.range(0, VOCAB, TILE, num_stages=3)"}
+    code = fill(
+        ONLINE_VECTOR,
+        block=block,
+        warps=warps,
+        range=loops[loop],
+        first_read=eviction("last", evict == "hints"),
+        second_read=eviction("first", evict == "hints"),
+        write=eviction("first", evict == "hints"),
+    )
+    return Draft(choices, code)
+
+
+WHOLE_ROW = '''
 import torch
 import triton
 import triton.language as tl
@@ -393,7 +414,7 @@ def ce_one_shot(lg, tg, out, gr, N, V, BLOCK: tl.constexpr):
     cols = tl.arange(0, BLOCK)
     ok = cols < V
     raw = tl.load(lg + r * V + cols, mask=ok, other=float("-inf"))
-@BODY@
+@body@
     tl.store(gr + r * V + cols, g.to(tl.bfloat16), mask=ok)
 
 
@@ -401,11 +422,11 @@ def run(logits, targets):
     N, V = logits.shape
     out = torch.zeros(N, dtype=torch.float32, device=logits.device)
     gr = torch.empty_like(logits)
-    ce_one_shot[(N,)](logits, targets, out, gr, N, V, BLOCK=triton.next_power_of_2(V), num_warps=@WARPS@)
+    ce_one_shot[(N,)](logits, targets, out, gr, N, V, BLOCK=triton.next_power_of_2(V), num_warps=@warps@)
     return out, gr
 '''
 
-_WHOLE_ROW_BODY = {
+WHOLE_ROW_BODY = {
     "float32": """    x = raw.to(tl.float32)
     m = tl.max(x, axis=0)
     e = tl.exp(x - m)
@@ -425,7 +446,14 @@ _WHOLE_ROW_BODY = {
     g = tl.where(cols == t, g - 1.0, g) / N""",
 }
 
-_ROW_TILE = """
+
+def whole_row(warps: int, keep: str) -> Draft:
+    """A program per row that holds the row in registers."""
+    choices = {"family": "whole_row", "warps": warps, "keep": keep}
+    return Draft(choices, fill(WHOLE_ROW, body=WHOLE_ROW_BODY[keep], warps=warps))
+
+
+ROW_TILE = """
 import torch
 import triton
 import triton.language as tl
@@ -467,13 +495,20 @@ def run(logits, targets):
     n_rows, n_cols = logits.shape
     loss = torch.empty(n_rows, dtype=torch.float32, device=logits.device)
     grad = torch.empty_like(logits)
-    grid = (triton.cdiv(n_rows, @ROWS@),)
+    grid = (triton.cdiv(n_rows, @rows@),)
     ce_row_tile_kernel[grid](logits, targets, loss, grad, n_rows, n_cols,
-                             ROWS=@ROWS@, COLS=@BLOCK@, num_warps=@WARPS@)
+                             ROWS=@rows@, COLS=@block@, num_warps=@warps@)
     return loss, grad
 """
 
-_PERSISTENT = """
+
+def row_tile(rows: int, block: int, warps: int) -> Draft:
+    """Several rows per program, columns in a loop."""
+    choices = {"family": "row_tile", "rows": rows, "block": block, "warps": warps}
+    return Draft(choices, fill(ROW_TILE, rows=rows, block=block, warps=warps))
+
+
+PERSISTENT = """
 import torch
 import triton
 import triton.language as tl
@@ -518,13 +553,20 @@ def run(logits, targets):
     rows, V = logits.shape
     loss = torch.empty(rows, dtype=torch.float32, device=logits.device)
     dx = torch.empty_like(logits)
-    grid = (min(rows, @PER_SM@ * _num_sms(logits.device)),)
+    grid = (min(rows, @per_sm@ * _num_sms(logits.device)),)
     persistent_ce[grid](logits, targets, loss, dx, rows, V, 1.0 / rows,
-                        BLOCK=@BLOCK@, STAGES=@STAGES@, num_warps=@WARPS@)
+                        BLOCK=@block@, STAGES=@stages@, num_warps=@warps@)
     return loss, dx
 """
 
-_SPLIT_ROW = """
+
+def persistent(per_sm: int, block: int, warps: int, stages: int) -> Draft:
+    """A fixed number of programs that stride over the rows."""
+    choices = {"family": "persistent", "per_sm": per_sm, "block": block, "warps": warps, "stages": stages}
+    return Draft(choices, fill(PERSISTENT, per_sm=per_sm, block=block, warps=warps, stages=stages))
+
+
+SPLIT_ROW = """
 import torch
 import triton
 import triton.language as tl
@@ -540,13 +582,14 @@ def partial_stats(x, pm, ps, V, S, CHUNK: tl.constexpr):
     tl.store(pm + row * S + part, m)
     tl.store(ps + row * S + part, tl.sum(tl.exp(v - m), 0))
 
-@COMBINE_KERNEL@
+
+@combine_kernel@
 @triton.jit
 def write_grad(x, tgt, lse_or_pm, ps, loss, dx, rows, V, S, CHUNK: tl.constexpr, SPAD: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     y = tl.load(tgt + row)
-@LSE@
+@lse@
     c = part * CHUNK + tl.arange(0, CHUNK)
     keep = c < V
     v = tl.load(x + row * V + c, mask=keep, other=0.0).to(tl.float32)
@@ -556,20 +599,19 @@ def write_grad(x, tgt, lse_or_pm, ps, loss, dx, rows, V, S, CHUNK: tl.constexpr,
 
 def run(logits, targets):
     rows, V = logits.shape
-    CHUNK = @CHUNK@
+    CHUNK = @chunk@
     S = triton.cdiv(V, CHUNK)
     SPAD = triton.next_power_of_2(S)
     pm = torch.empty((rows, S), dtype=torch.float32, device=logits.device)
     ps = torch.empty_like(pm)
     loss = torch.empty(rows, dtype=torch.float32, device=logits.device)
     dx = torch.empty_like(logits)
-    partial_stats[(rows, S)](logits, pm, ps, V, S, CHUNK=CHUNK, num_warps=@WARPS@)
-@COMBINE_CALL@
+    partial_stats[(rows, S)](logits, pm, ps, V, S, CHUNK=CHUNK, num_warps=@warps@)
+@combine_call@
     return loss, dx
 """
 
-_SPLIT_COMBINE_KERNEL = """
-@triton.jit
+SPLIT_COMBINE_KERNEL = """@triton.jit
 def combine(x, tgt, pm, ps, lse, loss, V, S, SPAD: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, SPAD)
@@ -582,40 +624,47 @@ def combine(x, tgt, pm, ps, lse, loss, V, S, SPAD: tl.constexpr):
 
 """
 
-_SPLIT_PIECES = {
+SPLIT_PIECES = {
     "second_kernel": {
-        "COMBINE_KERNEL": _SPLIT_COMBINE_KERNEL,
-        "LSE": "    lse = tl.load(lse_or_pm + row)",
-        "COMBINE_CALL": """    lse = torch.empty_like(loss)
+        "combine_kernel": SPLIT_COMBINE_KERNEL,
+        "lse": "    lse = tl.load(lse_or_pm + row)",
+        "combine_call": """    lse = torch.empty_like(loss)
     combine[(rows,)](logits, targets, pm, ps, lse, loss, V, S, SPAD=SPAD, num_warps=1)
     write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S,
-                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@warps@)""",
     },
     "torch": {
-        "COMBINE_KERNEL": "",
-        "LSE": "    lse = tl.load(lse_or_pm + row)",
-        "COMBINE_CALL": """    # merge the partial results with ordinary tensor operations
+        "combine_kernel": "",
+        "lse": "    lse = tl.load(lse_or_pm + row)",
+        "combine_call": """    # merge the partial results with ordinary tensor operations
     lse = torch.logsumexp(pm + torch.log(ps), dim=1)
     loss = lse - logits.gather(1, targets[:, None]).squeeze(1).float()
     write_grad[(rows, S)](logits, targets, lse, ps, loss, dx, rows, V, S,
-                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@warps@)""",
     },
     "in_gradient": {
-        "COMBINE_KERNEL": "",
-        "LSE": """    s = tl.arange(0, SPAD)
+        "combine_kernel": "",
+        "lse": """    s = tl.arange(0, SPAD)
     m = tl.load(lse_or_pm + row * S + s, mask=s < S, other=float("-inf"))
     d = tl.load(ps + row * S + s, mask=s < S, other=0.0)
     top = tl.max(m, 0)
     lse = top + tl.log(tl.sum(d * tl.exp(m - top), 0))
     if part == 0:
         tl.store(loss + row, lse - tl.load(x + row * V + y).to(tl.float32))""",
-        "COMBINE_CALL": """    # every program merges the partial results of its row once more
+        "combine_call": """    # every program merges the partial results of its row once more
     write_grad[(rows, S)](logits, targets, pm, ps, loss, dx, rows, V, S,
-                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@WARPS@)""",
+                          CHUNK=CHUNK, SPAD=SPAD, num_warps=@warps@)""",
     },
 }
 
-_ATOMIC = """
+
+def split_row(chunk: int, warps: int, combine: str) -> Draft:
+    """Several programs share a row; `combine` says where their sums meet."""
+    choices = {"family": "split_row", "chunk": chunk, "warps": warps, "combine": combine}
+    return Draft(choices, fill(SPLIT_ROW, chunk=chunk, warps=warps, **SPLIT_PIECES[combine]))
+
+
+ATOMIC = """
 import torch
 import triton
 import triton.language as tl
@@ -651,13 +700,20 @@ def run(logits, targets):
     denom = torch.zeros(T, device=logits.device)
     losses = torch.empty(T, device=logits.device)
     grad = torch.empty_like(logits)
-    grid = (triton.cdiv(V, @BLOCK@), T)
-    exp_sum[grid](logits, denom, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
-    finish[grid](logits, targets, denom, losses, grad, T, V, BLOCK=@BLOCK@, num_warps=@WARPS@)
+    grid = (triton.cdiv(V, @block@), T)
+    exp_sum[grid](logits, denom, V, BLOCK=@block@, num_warps=@warps@)
+    finish[grid](logits, targets, denom, losses, grad, T, V, BLOCK=@block@, num_warps=@warps@)
     return losses, grad
 """
 
-_AUTOTUNED = """
+
+def atomic_sum(block: int, warps: int) -> Draft:
+    """Programs add up the row's sum by atomics, then a second kernel finishes."""
+    choices = {"family": "atomic_sum", "block": block, "warps": warps}
+    return Draft(choices, fill(ATOMIC, block=block, warps=warps))
+
+
+AUTOTUNED = """
 import torch
 import triton
 import triton.language as tl
@@ -665,7 +721,7 @@ import triton.language as tl
 
 def configs():
     return [
-@CONFIGS@
+        @configs@
     ]
 
 
@@ -700,7 +756,19 @@ def run(logits, targets):
     return losses, grads
 """
 
-_TORCH_LSE = """
+AUTOTUNE = {
+    "small": ((512, 4), (1024, 4), (2048, 8)),
+    "wide": ((4096, 8), (8192, 16), (16384, 16)),
+}
+
+
+def autotuned(configs: str) -> Draft:
+    """A list of configurations to choose from."""
+    code = fill(AUTOTUNED, configs=triton_configs(AUTOTUNE[configs]))
+    return Draft({"family": "autotuned", "configs": configs}, code)
+
+
+TORCH_LSE = """
 import torch
 import triton
 import triton.language as tl
@@ -722,16 +790,16 @@ def grad_from_lse(logits_ptr, lse_ptr, targets_ptr, grad_ptr, n_cols, n_rows, BL
 
 def run(logits, targets):
     n_rows, n_cols = logits.shape
-@LSE@
+@lse@
     picked = logits.gather(1, targets.unsqueeze(1)).squeeze(1).float()
     losses = lse - picked
     grad = torch.empty_like(logits)
-    grid = (n_rows, triton.cdiv(n_cols, @BLOCK@))
-    grad_from_lse[grid](logits, lse, targets, grad, n_cols, n_rows, BLOCK=@BLOCK@)
+    grid = (n_rows, triton.cdiv(n_cols, @block@))
+    grad_from_lse[grid](logits, lse, targets, grad, n_cols, n_rows, BLOCK=@block@)
     return losses, grad
 """
 
-_TORCH_LSE_PIECES = {
+TORCH_LSE_PIECES = {
     "logsumexp": "    lse = torch.logsumexp(logits.float(), dim=-1)",
     "max_then_sum": """    x32 = logits.to(torch.float32)
     top = x32.max(dim=-1, keepdim=True).values
@@ -743,9 +811,16 @@ _TORCH_LSE_PIECES = {
     lse = logits[:, 0].float() - logp[:, 0]""",
 }
 
-# --- PyTorch ----------------------------------------------------------------------------------------------
 
-_TORCH = {
+def torch_statistics(lse: str, block: int) -> Draft:
+    """The statistics of the rows by PyTorch, the gradient by a kernel."""
+    choices = {"family": "torch_statistics", "lse": lse, "block": block}
+    return Draft(choices, fill(TORCH_LSE, lse=TORCH_LSE_PIECES[lse], block=block))
+
+
+# -------------------------------------------------------------------------------------------------- PyTorch
+
+TORCH = {
     ("autograd", "float32"): '''
 import torch
 import torch.nn.functional as F
@@ -969,11 +1044,11 @@ def run(logits, targets):
 ''',
 }
 
-_TORCH_ROWS = """
+TORCH_ROWS = """
 import torch
 import torch.nn.functional as F
 
-CHUNK_ROWS = @ROWS@
+CHUNK_ROWS = @rows@
 
 
 def run(logits, targets):
@@ -990,7 +1065,7 @@ def run(logits, targets):
     return losses, grad
 """
 
-_TORCH_ROWS_CAT = """
+TORCH_ROWS_CAT = """
 import torch
 
 
@@ -1004,12 +1079,21 @@ def one_chunk(x, t, n):
 
 def run(logits, targets):
     n = logits.shape[0]
-    parts = [one_chunk(x, t, n) for x, t in zip(logits.split(@ROWS@), targets.split(@ROWS@))]
+    parts = [one_chunk(x, t, n) for x, t in zip(logits.split(@rows@), targets.split(@rows@))]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 """
 
+TORCH_CHUNKS = {"preallocated": TORCH_ROWS, "cat": TORCH_ROWS_CAT}
+
+
+def row_chunks(how: str, rows: int) -> Draft:
+    """Plain PyTorch in a loop over slices of the rows."""
+    choices = {"family": "torch", "algorithm": "row_chunks", "how": how, "rows": rows}
+    return Draft(choices, fill(TORCH_CHUNKS[how], rows=rows), "pytorch")
+
+
 # Text that goes before the first statement of run() after its signature, by the kind of needless work.
-_OVERHEADS = {
+OVERHEADS = {
     "clone": "    logits = logits.clone().contiguous()\n    targets = targets.clone().long()\n",
     "synchronize": "    torch.cuda.synchronize()\n",
     "check_nan": (
@@ -1024,26 +1108,29 @@ _OVERHEADS = {
 }
 
 
-def _with_overhead(code: str, overhead: str) -> str:
-    """Puts needless work at the start of ``run``."""
-    head, body = code.split("def run(logits, targets):\n")
-    return head + "def run(logits, targets):\n" + _OVERHEADS[overhead] + body
+def torch_source(algorithm: str, how: str, overhead: str | None = None) -> Draft:
+    """Plain PyTorch, with or without needless work."""
+    code = TORCH[algorithm, how]
+    if overhead:
+        code = begin_run(code, OVERHEADS[overhead])
+    choices = {"family": "torch", "algorithm": algorithm, "how": how, "overhead": overhead}
+    return Draft(choices, code, "pytorch")
 
 
-# --- CUDA C++ ---------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------- CUDA C++
 
-_LOAD_INLINE = """
+LOAD_INLINE = """
 import torch
 from torch.utils.cpp_extension import load_inline
 
 CUDA_SOURCE = r'''
-@KERNEL@
+@kernel@
 std::vector<torch::Tensor> cross_entropy(torch::Tensor logits, torch::Tensor targets) {
   const int64_t T = logits.size(0);
   const int64_t V = logits.size(1);
   auto losses = torch::empty({T}, logits.options().dtype(torch::kFloat32));
   auto grad = torch::empty_like(logits);
-@LAUNCH@
+@launch@
   return {losses, grad};
 }
 '''
@@ -1051,11 +1138,11 @@ std::vector<torch::Tensor> cross_entropy(torch::Tensor logits, torch::Tensor tar
 CPP_SOURCE = "std::vector<torch::Tensor> cross_entropy(torch::Tensor logits, torch::Tensor targets);"
 
 module = load_inline(
-    name="@NAME@",
+    name="@name@",
     cpp_sources=[CPP_SOURCE],
     cuda_sources=[CUDA_SOURCE],
     functions=["cross_entropy"],
-    extra_cuda_cflags=[@FLAGS@],
+    extra_cuda_cflags=[@flags@],
     verbose=False,
 )
 
@@ -1065,7 +1152,7 @@ def run(logits, targets):
     return losses, grad
 """
 
-_CTYPES = """
+CTYPES = """
 import ctypes
 import hashlib
 import os
@@ -1075,9 +1162,9 @@ import tempfile
 import torch
 
 SOURCE = r'''
-@KERNEL@
+@kernel@
 extern "C" int launch(const void* logits, const void* targets, void* losses, void* grad, int T, int V) {
-@LAUNCH@
+@launch@
   return (int)cudaGetLastError();
 }
 '''
@@ -1111,11 +1198,22 @@ def run(logits, targets):
     return losses, grad
 """
 
-_CU_TREE = """#include <cuda_bf16.h>
+
+def load_inline(kernel: str, launch: str, name: str, flags: str = '"-O3"') -> str:
+    """The source of a kernel in an extension that PyTorch builds."""
+    return fill(LOAD_INLINE, kernel=kernel, launch=launch, name=name, flags=flags)
+
+
+def ctypes_library(kernel: str, launch: str) -> str:
+    """The source of a kernel in a library that the source builds and loads by itself."""
+    return fill(CTYPES, kernel=kernel, launch=launch)
+
+
+CU_TREE = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <math.h>
 
-#define THREADS @THREADS@
+#define THREADS @threads@
 
 typedef __nv_bfloat16 bf16;
 
@@ -1130,7 +1228,7 @@ __global__ void cross_entropy_kernel(const bf16* logits, const long long* target
 
   // pass 1: maximum
   float m = -INFINITY;
-@PASS1@
+@pass1@
   sdata[tid] = m;
   __syncthreads();
   for (int s = THREADS / 2; s > 0; s >>= 1) {
@@ -1142,7 +1240,7 @@ __global__ void cross_entropy_kernel(const bf16* logits, const long long* target
 
   // pass 2: sum of exponentials
   float sum = 0.0f;
-@PASS2@
+@pass2@
   sdata[tid] = sum;
   __syncthreads();
   for (int s = THREADS / 2; s > 0; s >>= 1) {
@@ -1154,31 +1252,31 @@ __global__ void cross_entropy_kernel(const bf16* logits, const long long* target
   // pass 3: gradient
   const int target = (int)targets[row];
   if (tid == 0) losses[row] = logf(sum) + m - __bfloat162float(x[target]);
-@PASS3@
+@pass3@
 }
 """
 
-_CU_TREE_PASSES = {
+CU_TREE_PASSES = {
     "1": {
-        "PASS1": "  for (int i = tid; i < V; i += THREADS) m = fmaxf(m, __bfloat162float(x[i]));",
-        "PASS2": "  for (int i = tid; i < V; i += THREADS) sum += expf(__bfloat162float(x[i]) - m);",
-        "PASS3": """  for (int i = tid; i < V; i += THREADS) {
+        "pass1": "  for (int i = tid; i < V; i += THREADS) m = fmaxf(m, __bfloat162float(x[i]));",
+        "pass2": "  for (int i = tid; i < V; i += THREADS) sum += expf(__bfloat162float(x[i]) - m);",
+        "pass3": """  for (int i = tid; i < V; i += THREADS) {
     float p = expf(__bfloat162float(x[i]) - m) / sum;
     if (i == target) p -= 1.0f;
     dx[i] = __float2bfloat16(p / (float)T);
   }""",
     },
     "2": {
-        "PASS1": """  const __nv_bfloat162* x2 = reinterpret_cast<const __nv_bfloat162*>(x);
+        "pass1": """  const __nv_bfloat162* x2 = reinterpret_cast<const __nv_bfloat162*>(x);
   for (int i = tid; i < V / 2; i += THREADS) {
     float2 v = __bfloat1622float2(x2[i]);
     m = fmaxf(m, fmaxf(v.x, v.y));
   }""",
-        "PASS2": """  for (int i = tid; i < V / 2; i += THREADS) {
+        "pass2": """  for (int i = tid; i < V / 2; i += THREADS) {
     float2 v = __bfloat1622float2(x2[i]);
     sum += expf(v.x - m) + expf(v.y - m);
   }""",
-        "PASS3": """  __nv_bfloat162* dx2 = reinterpret_cast<__nv_bfloat162*>(dx);
+        "pass3": """  __nv_bfloat162* dx2 = reinterpret_cast<__nv_bfloat162*>(dx);
   for (int i = tid; i < V / 2; i += THREADS) {
     float2 v = __bfloat1622float2(x2[i]);
     float p0 = expf(v.x - m) / sum - (2 * i == target ? 1.0f : 0.0f);
@@ -1188,27 +1286,39 @@ _CU_TREE_PASSES = {
     },
 }
 
-_TREE_LAUNCH_INLINE = """  cross_entropy_kernel<<<T, THREADS>>>(
+TREE_LAUNCH_INLINE = """  cross_entropy_kernel<<<T, THREADS>>>(
       reinterpret_cast<const bf16*>(logits.data_ptr<at::BFloat16>()),
       reinterpret_cast<const long long*>(targets.data_ptr<int64_t>()),
       losses.data_ptr<float>(), reinterpret_cast<bf16*>(grad.data_ptr<at::BFloat16>()), (int)T, (int)V);"""
 
-_TREE_LAUNCH_C = """  cross_entropy_kernel<<<T, THREADS>>>((const bf16*)logits, (const long long*)targets,
+TREE_LAUNCH_C = """  cross_entropy_kernel<<<T, THREADS>>>((const bf16*)logits, (const long long*)targets,
                                        (float*)losses, (bf16*)grad, T, V);"""
 
-_CU_SHUFFLE = """#include <cuda_bf16.h>
+
+def cuda_tree(threads: int, vector: str, host: str = "ctypes") -> Draft:
+    """A block per row, reductions as trees in shared memory."""
+    kernel = fill(CU_TREE, threads=threads, **CU_TREE_PASSES[vector])
+    if host == "load_inline":
+        code = load_inline(kernel, TREE_LAUNCH_INLINE, f"ce_tree_{threads}_v{vector}")
+    else:
+        code = ctypes_library(kernel, TREE_LAUNCH_C)
+    choices = {"family": "cuda_tree", "threads": threads, "vector": vector, "host": host}
+    return Draft(choices, code, "cuda")
+
+
+CU_SHUFFLE = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 struct Stat { float m, d; };
 
 __device__ __forceinline__ Stat merge(Stat a, Stat b) {
   float m = fmaxf(a.m, b.m);
-  return {m, a.d * @EXP@(a.m - m) + b.d * @EXP@(b.m - m)};
+  return {m, a.d * @exp@(a.m - m) + b.d * @exp@(b.m - m)};
 }
 
 __device__ __forceinline__ void push(Stat& s, float v) {
-  if (v > s.m) { s.d = s.d * @EXP@(s.m - v) + 1.f; s.m = v; }
-  else s.d += @EXP@(v - s.m);
+  if (v > s.m) { s.d = s.d * @exp@(s.m - v) + 1.f; s.m = v; }
+  else s.d += @exp@(v - s.m);
 }
 
 __device__ __forceinline__ Stat warp_merge(Stat s) {
@@ -1232,7 +1342,7 @@ __global__ void __launch_bounds__(BLOCK) ce_online(const __nv_bfloat16* __restri
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 
   Stat s{-3.0e38f, 0.f};
-@FIRST@
+@first@
   s = warp_merge(s);
   if (lane == 0) warps[warp] = s;
   __syncthreads();
@@ -1247,37 +1357,37 @@ __global__ void __launch_bounds__(BLOCK) ce_online(const __nv_bfloat16* __restri
   const int t = (int)targets[row];
   if (threadIdx.x == 0) losses[row] = __logf(s.d) + s.m - __bfloat162float(x[t]);
   const float k = scale / s.d;
-@SECOND@
+@second@
   // the target's entry loses 1 / T
   __syncthreads();
-  if (threadIdx.x == 0) g[t] = __float2bfloat16(@EXP@(__bfloat162float(x[t]) - s.m) * k - scale);
+  if (threadIdx.x == 0) g[t] = __float2bfloat16(@exp@(__bfloat162float(x[t]) - s.m) * k - scale);
 }
 """
 
-_CU_SHUFFLE_LOOPS = {
+CU_SHUFFLE_LOOPS = {
     "1": {
-        "FIRST": "  for (int i = threadIdx.x; i < V; i += BLOCK) push(s, __bfloat162float(x[i]));",
-        "SECOND": """  for (int i = threadIdx.x; i < V; i += BLOCK)
-    g[i] = __float2bfloat16(@EXP@(__bfloat162float(x[i]) - s.m) * k);""",
+        "first": "  for (int i = threadIdx.x; i < V; i += BLOCK) push(s, __bfloat162float(x[i]));",
+        "second": """  for (int i = threadIdx.x; i < V; i += BLOCK)
+    g[i] = __float2bfloat16(@exp@(__bfloat162float(x[i]) - s.m) * k);""",
     },
     "2": {
-        "FIRST": """  auto x2 = reinterpret_cast<const __nv_bfloat162*>(x);
+        "first": """  auto x2 = reinterpret_cast<const __nv_bfloat162*>(x);
   for (int i = threadIdx.x; i < V / 2; i += BLOCK) {
     float2 f = __bfloat1622float2(x2[i]);
     push(s, f.x);
     push(s, f.y);
   }""",
-        "SECOND": """  auto g2 = reinterpret_cast<__nv_bfloat162*>(g);
+        "second": """  auto g2 = reinterpret_cast<__nv_bfloat162*>(g);
   for (int i = threadIdx.x; i < V / 2; i += BLOCK) {
     float2 f = __bfloat1622float2(x2[i]);
-    g2[i] = __floats2bfloat162_rn(@EXP@(f.x - s.m) * k, @EXP@(f.y - s.m) * k);
+    g2[i] = __floats2bfloat162_rn(@exp@(f.x - s.m) * k, @exp@(f.y - s.m) * k);
   }""",
     },
     "8": {
-        "FIRST": """  const uint4* x8 = reinterpret_cast<const uint4*>(x);
+        "first": """  const uint4* x8 = reinterpret_cast<const uint4*>(x);
   const int n8 = V / 8;
   for (int i = threadIdx.x; i < n8; i += BLOCK) {
-    uint4 pack = @LOAD@(x8 + i);
+    uint4 pack = __ldg(x8 + i);
     const __nv_bfloat162* h = reinterpret_cast<const __nv_bfloat162*>(&pack);
     float f[8];
 #pragma unroll
@@ -1285,32 +1395,54 @@ _CU_SHUFFLE_LOOPS = {
     float m = s.m;
 #pragma unroll
     for (int j = 0; j < 8; ++j) m = fmaxf(m, f[j]);
-    float d = s.d * @EXP@(s.m - m);
+    float d = s.d * @exp@(s.m - m);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) d += @EXP@(f[j] - m);
+    for (int j = 0; j < 8; ++j) d += @exp@(f[j] - m);
     s.m = m;
     s.d = d;
   }""",
-        "SECOND": """  uint4* g8 = reinterpret_cast<uint4*>(g);
+        "second": """  uint4* g8 = reinterpret_cast<uint4*>(g);
   for (int i = threadIdx.x; i < n8; i += BLOCK) {
     uint4 pack = x8[i];
     __nv_bfloat162* h = reinterpret_cast<__nv_bfloat162*>(&pack);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      h[j] = __floats2bfloat162_rn(@EXP@(__low2float(h[j]) - s.m) * k, @EXP@(__high2float(h[j]) - s.m) * k);
-    @STORE@(g8 + i, pack);
+      h[j] = __floats2bfloat162_rn(@exp@(__low2float(h[j]) - s.m) * k, @exp@(__high2float(h[j]) - s.m) * k);
+    @store@;
   }""",
     },
 }
 
-_SHUFFLE_LAUNCH = """  ce_online<@THREADS@><<<T, @THREADS@>>>(
+SHUFFLE_LAUNCH = """  ce_online<@threads@><<<T, @threads@>>>(
       reinterpret_cast<const __nv_bfloat16*>(logits.data_ptr()), targets.data_ptr<int64_t>(),
       losses.data_ptr<float>(), reinterpret_cast<__nv_bfloat16*>(grad.data_ptr()), (int)V, 1.0f / T);"""
 
-_SHUFFLE_LAUNCH_C = """  ce_online<@THREADS@><<<T, @THREADS@>>>(
+SHUFFLE_LAUNCH_C = """  ce_online<@threads@><<<T, @threads@>>>(
       (const __nv_bfloat16*)logits, (const int64_t*)targets, (float*)losses, (__nv_bfloat16*)grad, V, 1.0f / T);"""
 
-_CU_THREAD = """#include <cuda_bf16.h>
+
+def cuda_online(threads: int, vector: str, exp: str = "expf", cache: str = "plain") -> Draft:
+    """A block per row, maximum and sum in one walk, reductions by shuffles."""
+    kernel = fill(
+        CU_SHUFFLE,
+        **CU_SHUFFLE_LOOPS[vector],
+        exp=exp,
+        store="g8[i] = pack" if cache == "plain" else "__stcs(g8 + i, pack)",
+    )
+    if exp == "expf":
+        code = ctypes_library(kernel, fill(SHUFFLE_LAUNCH_C, threads=threads))
+    else:
+        code = load_inline(
+            kernel,
+            fill(SHUFFLE_LAUNCH, threads=threads),
+            f"ce_online_{threads}_v{vector}_{exp.strip('_')}{len(exp)}_{cache}",
+            '"-O3", "-lineinfo"' if cache == "streaming" else '"-O3"',
+        )
+    choices = {"family": "cuda_online", "threads": threads, "vector": vector, "exp": exp, "cache": cache}
+    return Draft(choices, code, "cuda")
+
+
+CU_THREAD = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 // Each thread handles a complete row on its own.
@@ -1320,7 +1452,7 @@ __global__ void ce_thread_per_row(const __nv_bfloat16* logits, const long* targe
   if (row >= T) return;
   const __nv_bfloat16* x = logits + (long)row * V;
   __nv_bfloat16* dx = grad + (long)row * V;
-@STATS@
+@stats@
   long target = targets[row];
   losses[row] = logf(sum) + max_val - __bfloat162float(x[target]);
   for (int i = 0; i < V; i++) {
@@ -1330,7 +1462,7 @@ __global__ void ce_thread_per_row(const __nv_bfloat16* logits, const long* targe
 }
 """
 
-_CU_THREAD_STATS = {
+CU_THREAD_STATS = {
     "3": """  float max_val = -1e30f;
   for (int i = 0; i < V; i++) {
     max_val = fmaxf(max_val, __bfloat162float(x[i]));
@@ -1350,11 +1482,24 @@ _CU_THREAD_STATS = {
   }""",
 }
 
-_CU_SMEM = """#include <cuda_bf16.h>
+
+def cuda_thread_row(threads: int, passes: str) -> Draft:
+    """A thread per row."""
+    kernel = fill(CU_THREAD, stats=CU_THREAD_STATS[passes])
+    launch = (
+        f"  ce_thread_per_row<<<(T + {threads - 1}) / {threads}, {threads}>>>(\n"
+        "      (const __nv_bfloat16*)logits, (const long*)targets, (float*)losses,\n"
+        "      (__nv_bfloat16*)grad, T, V);"
+    )
+    choices = {"family": "cuda_thread_row", "threads": threads, "passes": passes}
+    return Draft(choices, ctypes_library(kernel, launch), "cuda")
+
+
+CU_SMEM = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-constexpr int NT = @THREADS@;
+constexpr int NT = @threads@;
 
 __device__ inline float lo(uint32_t u) { return __uint_as_float(u << 16); }
 __device__ inline float hi(uint32_t u) { return __uint_as_float(u & 0xffff0000u); }
@@ -1419,7 +1564,7 @@ __global__ void __launch_bounds__(NT) ce_staged(const uint4* logits, const int64
 }
 """
 
-_SMEM_LAUNCH = """  const int n8 = V / 8, bytes = V * 2;
+SMEM_LAUNCH = """  const int n8 = V / 8, bytes = V * 2;
   if (bytes <= 220 * 1024) {
     cudaFuncSetAttribute(ce_staged<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     ce_staged<true><<<T, NT, bytes>>>((const uint4*)logits, (const int64_t*)targets, (float*)losses,
@@ -1429,10 +1574,17 @@ _SMEM_LAUNCH = """  const int n8 = V / 8, bytes = V * 2;
                                 n8, T);
   }"""
 
-_CU_REGISTERS = """#include <cuda_bf16.h>
+
+def cuda_shared_row(threads: int) -> Draft:
+    """A block per row, with the row in shared memory."""
+    code = ctypes_library(fill(CU_SMEM, threads=threads), SMEM_LAUNCH)
+    return Draft({"family": "cuda_shared_row", "threads": threads}, code, "cuda")
+
+
+CU_REGISTERS = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#define NTHREADS @THREADS@
+#define NTHREADS @threads@
 
 __device__ __forceinline__ float2 widen(unsigned u) {
   return make_float2(__uint_as_float(u << 16), __uint_as_float(u & 0xffff0000u));
@@ -1504,22 +1656,37 @@ ce_in_registers(const uint4* __restrict__ in, const long* __restrict__ tgt, floa
 }
 """
 
-_REGISTERS_LAUNCH = """  const int nvec = V / 8, need = (nvec + NTHREADS - 1) / NTHREADS;
+REGISTERS_LAUNCH = """  const int nvec = V / 8, need = (nvec + NTHREADS - 1) / NTHREADS;
   auto in = (const uint4*)logits; auto tgt = (const long*)targets;
   auto loss = (float*)losses; auto out = (uint4*)grad;
   const float inv = 1.0f / T;
-  if (need <= @N1@) ce_in_registers<@N1@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);
-  else if (need <= @N2@) ce_in_registers<@N2@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);
-  else ce_in_registers<@N3@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);"""
+  if (need <= @n1@) ce_in_registers<@n1@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);
+  else if (need <= @n2@) ce_in_registers<@n2@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);
+  else ce_in_registers<@n3@><<<T, NTHREADS>>>(in, tgt, loss, out, nvec, inv);"""
 
-_CU_CLUSTER = """#include <cooperative_groups.h>
+# By the threads of a block: how many vectors a thread holds, for each of the three vocabularies.
+REGISTER_SIZES = {
+    512: {"n1": 8, "n2": 13, "n3": 32},
+    768: {"n1": 6, "n2": 9, "n3": 21},
+    1024: {"n1": 4, "n2": 7, "n3": 16},
+}
+
+
+def cuda_register_row(threads: int) -> Draft:
+    """A block per row, with the row in registers."""
+    launch = fill(REGISTERS_LAUNCH, **REGISTER_SIZES[threads])
+    code = ctypes_library(fill(CU_REGISTERS, threads=threads), launch)
+    return Draft({"family": "cuda_register_row", "threads": threads}, code, "cuda")
+
+
+CU_CLUSTER = """#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 namespace cg = cooperative_groups;
 
-constexpr int CLUSTER = @CLUSTER@;
-constexpr int BLOCK = @THREADS@;
+constexpr int CLUSTER = @cluster@;
+constexpr int BLOCK = @threads@;
 constexpr int WARPS = BLOCK / 32;
 
 __device__ __forceinline__ float2 unpack(unsigned w) {
@@ -1549,7 +1716,7 @@ ce_cluster(const uint4* __restrict__ logits, const long long* __restrict__ targe
   uint4* dst = grad + row * nvec + begin;
 
   float m = -3e38f, d = 0.f;
-@UNROLL@  for (int i = threadIdx.x; i < count; i += BLOCK) {
+@unroll@  for (int i = threadIdx.x; i < count; i += BLOCK) {
     uint4 q = __ldcs(src + i);
     slice[i] = q;
     float2 a = unpack(q.x), b = unpack(q.y), c = unpack(q.z), e = unpack(q.w);
@@ -1594,17 +1761,30 @@ ce_cluster(const uint4* __restrict__ logits, const long long* __restrict__ targe
 }
 """
 
-_CLUSTER_LAUNCH = """  const int nvec = V / 8;
+CLUSTER_LAUNCH = """  const int nvec = V / 8;
   const int bytes = (nvec + CLUSTER - 1) / CLUSTER * 16;
   cudaFuncSetAttribute(ce_cluster, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   ce_cluster<<<T * CLUSTER, BLOCK, bytes>>>((const uint4*)logits, (const long long*)targets, (float*)losses,
                                             (uint4*)grad, nvec, 1.0f / T);"""
 
-_CU_PERSISTENT = """#include <cuda_bf16.h>
+
+def cuda_cluster(cluster: int, threads: int, unroll: int = 1) -> Draft:
+    """A cluster of blocks per row, which exchange their statistics through distributed shared memory."""
+    kernel = fill(
+        CU_CLUSTER,
+        cluster=cluster,
+        threads=threads,
+        unroll=f"#pragma unroll {unroll}\n" if unroll > 1 else "",
+    )
+    choices = {"family": "cuda_cluster", "cluster": cluster, "threads": threads, "unroll": unroll}
+    return Draft(choices, ctypes_library(kernel, CLUSTER_LAUNCH), "cuda")
+
+
+CU_PERSISTENT = """#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 // A fixed grid; every block walks over rows with the stride of the grid.
-__global__ void @BOUNDS@ce_grid_stride(const __nv_bfloat16* __restrict__ logits,
+__global__ void @bounds@ce_grid_stride(const __nv_bfloat16* __restrict__ logits,
                                const long long* __restrict__ labels, float* __restrict__ losses,
                                __nv_bfloat16* __restrict__ grad, int rows, int vocab) {
   __shared__ float part_max[32], part_sum[32];
@@ -1659,14 +1839,23 @@ __global__ void @BOUNDS@ce_grid_stride(const __nv_bfloat16* __restrict__ logits,
 }
 """
 
-_PERSISTENT_LAUNCH = """  int device = 0, sms = 0;
+PERSISTENT_LAUNCH = """  int device = 0, sms = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  int blocks = @PER_SM@ * sms < T ? @PER_SM@ * sms : T;
-  ce_grid_stride<<<blocks, @THREADS@>>>((const __nv_bfloat16*)logits, (const long long*)targets,
+  int blocks = @per_sm@ * sms < T ? @per_sm@ * sms : T;
+  ce_grid_stride<<<blocks, @threads@>>>((const __nv_bfloat16*)logits, (const long long*)targets,
                                     (float*)losses, (__nv_bfloat16*)grad, T, V);"""
 
-_CUPY_WARP = """
+
+def cuda_grid_stride(per_sm: int, threads: int) -> Draft:
+    """A fixed number of blocks that stride over the rows."""
+    kernel = fill(CU_PERSISTENT, bounds=f"__launch_bounds__({threads}) " if threads == 1024 else "")
+    launch = fill(PERSISTENT_LAUNCH, per_sm=per_sm, threads=threads)
+    choices = {"family": "cuda_grid_stride", "per_sm": per_sm, "threads": threads}
+    return Draft(choices, ctypes_library(kernel, launch), "cuda")
+
+
+CUPY_WARP = """
 import cupy
 import torch
 
@@ -1683,13 +1872,13 @@ __device__ __forceinline__ u16 to_bf16(float f) {
 
 extern "C" __global__ void ce_warp(const u16* logits, const long long* targets, float* losses, u16* grad,
                                    int rows, int cols) {
-  int row = blockIdx.x * @WARPS@ + threadIdx.x / 32;
+  int row = blockIdx.x * @warps@ + threadIdx.x / 32;
   int lane = threadIdx.x % 32;
   if (row >= rows) return;
   const u16* x = logits + (size_t)row * cols;
   u16* dx = grad + (size_t)row * cols;
   float mx = -1e30f, sm = 0.0f;
-@FIRST@
+@first@
   for (int k = 16; k > 0; k >>= 1) {
     float m2 = __shfl_xor_sync(0xffffffffu, mx, k);
     float s2 = __shfl_xor_sync(0xffffffffu, sm, k);
@@ -1701,7 +1890,7 @@ extern "C" __global__ void ce_warp(const u16* logits, const long long* targets, 
   int tgt = (int)targets[row];
   if (lane == 0) losses[row] = lse - to_float(x[tgt]);
   float inv = 1.0f / (float)rows;
-@SECOND@
+@second@
 }
 '''
 
@@ -1715,26 +1904,26 @@ def run(logits, targets):
     grad = torch.empty_like(logits)
     args = (logits.data_ptr(), targets.data_ptr(), losses.data_ptr(), grad.data_ptr(),
             cupy.int32(rows), cupy.int32(cols))
-    kernel(((rows + @WARPS@ - 1) // @WARPS@,), (@WARPS@ * 32,), args)
+    kernel(((rows + @warps@ - 1) // @warps@,), (@warps@ * 32,), args)
     return losses, grad
 """
 
-_CUPY_WARP_LOOPS = {
+CUPY_WARP_LOOPS = {
     "1": {
-        "FIRST": """  for (int i = lane; i < cols; i += 32) {
+        "first": """  for (int i = lane; i < cols; i += 32) {
     float v = to_float(x[i]);
     float mm = fmaxf(mx, v);
     sm = sm * __expf(mx - mm) + __expf(v - mm);
     mx = mm;
   }""",
-        "SECOND": """  for (int i = lane; i < cols; i += 32) {
+        "second": """  for (int i = lane; i < cols; i += 32) {
     float p = __expf(to_float(x[i]) - lse);
     if (i == tgt) p -= 1.0f;
     dx[i] = to_bf16(p * inv);
   }""",
     },
     "2": {
-        "FIRST": """  const u32* xw = (const u32*)x;
+        "first": """  const u32* xw = (const u32*)x;
   for (int i = lane; i < cols / 2; i += 32) {
     u32 w = xw[i];
     float a = to_float((u16)(w & 0xffffu)), b = to_float((u16)(w >> 16));
@@ -1742,7 +1931,7 @@ _CUPY_WARP_LOOPS = {
     sm = sm * __expf(mx - mm) + __expf(a - mm) + __expf(b - mm);
     mx = mm;
   }""",
-        "SECOND": """  u32* dw = (u32*)dx;
+        "second": """  u32* dw = (u32*)dx;
   for (int i = lane; i < cols / 2; i += 32) {
     u32 w = xw[i];
     float a = __expf(to_float((u16)(w & 0xffffu)) - lse);
@@ -1753,7 +1942,7 @@ _CUPY_WARP_LOOPS = {
   }""",
     },
     "8": {
-        "FIRST": """  const uint4* xv = (const uint4*)x;
+        "first": """  const uint4* xv = (const uint4*)x;
   for (int i = lane; i < cols / 8; i += 32) {
     uint4 q = xv[i];
     u32 w[4] = {q.x, q.y, q.z, q.w};
@@ -1765,7 +1954,7 @@ _CUPY_WARP_LOOPS = {
       mx = mm;
     }
   }""",
-        "SECOND": """  uint4* dv = (uint4*)dx;
+        "second": """  uint4* dv = (uint4*)dx;
   for (int i = lane; i < cols / 8; i += 32) {
     uint4 q = xv[i];
     u32 w[4] = {q.x, q.y, q.z, q.w};
@@ -1783,7 +1972,14 @@ _CUPY_WARP_LOOPS = {
     },
 }
 
-_CUPY_SPLIT = """
+
+def cuda_warp_row(warps: int, vector: str) -> Draft:
+    """A warp per row."""
+    choices = {"family": "cuda_warp_row", "warps": warps, "vector": vector}
+    return Draft(choices, fill(CUPY_WARP, warps=warps, **CUPY_WARP_LOOPS[vector]), "cuda")
+
+
+CUPY_SPLIT = """
 import cupy as cp
 import torch
 
@@ -1792,18 +1988,18 @@ extern "C" {
 
 // blockIdx.y: row, blockIdx.x: which part of the row
 __global__ void stats(const unsigned short* x, float2* partial, int V, int width) {
-  __shared__ float sm_max[@THREADS@], sm_sum[@THREADS@];
+  __shared__ float sm_max[@threads@], sm_sum[@threads@];
   const int row = blockIdx.y, t = threadIdx.x;
   const int begin = blockIdx.x * width, end = min(begin + width, V);
   const unsigned short* p = x + (long long)row * V;
   float m = -1e30f, s = 0.f;
-  for (int i = begin + t; i < end; i += @THREADS@) {
+  for (int i = begin + t; i < end; i += @threads@) {
     float v = __uint_as_float((unsigned)p[i] << 16);
     if (v > m) { s = s * __expf(m - v) + 1.f; m = v; } else { s += __expf(v - m); }
   }
   sm_max[t] = m;
   sm_sum[t] = s;
-  for (int half = @THREADS@ / 2; half > 0; half /= 2) {
+  for (int half = @threads@ / 2; half > 0; half /= 2) {
     __syncthreads();
     if (t < half) {
       float top = fmaxf(sm_max[t], sm_max[t + half]);
@@ -1829,7 +2025,7 @@ __global__ void gradient(const unsigned short* x, const long long* targets, cons
   if (blockIdx.x == 0 && threadIdx.x == 0)
     losses[row] = lse - __uint_as_float((unsigned)x[base + target] << 16);
   const int begin = blockIdx.x * width, end = min(begin + width, V);
-  for (int i = begin + threadIdx.x; i < end; i += @THREADS@) {
+  for (int i = begin + threadIdx.x; i < end; i += @threads@) {
     float g = __expf(__uint_as_float((unsigned)x[base + i] << 16) - lse) - (i == target ? 1.f : 0.f);
     unsigned u = __float_as_uint(g / T);
     grad[base + i] = (unsigned short)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
@@ -1842,7 +2038,7 @@ __global__ void gradient(const unsigned short* x, const long long* targets, cons
 module = cp.RawModule(code=SOURCE)
 stats = module.get_function("stats")
 gradient = module.get_function("gradient")
-SPLITS = @SPLITS@
+SPLITS = @splits@
 
 
 def run(logits, targets):
@@ -1851,25 +2047,32 @@ def run(logits, targets):
     partial = torch.empty((T, SPLITS, 2), dtype=torch.float32, device=logits.device)
     losses = torch.empty(T, dtype=torch.float32, device=logits.device)
     grad = torch.empty_like(logits)
-    grid, block = (SPLITS, T), (@THREADS@,)
+    grid, block = (SPLITS, T), (@threads@,)
     stats(grid, block, (logits.data_ptr(), partial.data_ptr(), cp.int32(V), cp.int32(width)))
     gradient(grid, block, (logits.data_ptr(), targets.data_ptr(), partial.data_ptr(), losses.data_ptr(),
                            grad.data_ptr(), cp.int32(T), cp.int32(V), cp.int32(width)))
     return losses, grad
 """
 
-_NVRTC_ATOMIC = """
+
+def cuda_split_row(splits: int, threads: int) -> Draft:
+    """Several blocks share a row; their sums meet in a buffer."""
+    choices = {"family": "cuda_split_row", "splits": splits, "threads": threads}
+    return Draft(choices, fill(CUPY_SPLIT, splits=splits, threads=threads), "cuda")
+
+
+NVRTC_ATOMIC = """
 import torch
 from torch.cuda import _compile_kernel
 
 SUM_SOURCE = r'''
 extern "C" __global__ void sum_exp(const unsigned short* x, float* denom, int V) {
   const unsigned short* r = x + (size_t)blockIdx.y * V;
-  int first = blockIdx.x * (@THREADS@ * @EPT@) + threadIdx.x;
+  int first = blockIdx.x * (@threads@ * @per_thread@) + threadIdx.x;
   float s = 0.0f;
   #pragma unroll
-  for (int e = 0; e < @EPT@; ++e) {
-    int i = first + e * @THREADS@;
+  for (int e = 0; e < @per_thread@; ++e) {
+    int i = first + e * @threads@;
     if (i < V) s += __expf(__uint_as_float((unsigned int)r[i] << 16));
   }
   for (int k = 16; k > 0; k >>= 1) s += __shfl_down_sync(0xffffffffu, s, k);
@@ -1883,10 +2086,10 @@ extern "C" __global__ void grad_exp(const unsigned short* x, const long long* ta
   size_t base = (size_t)blockIdx.y * V;
   float z = denom[blockIdx.y], inv = 1.0f / (float)T;
   int t = (int)targets[blockIdx.y];
-  int first = blockIdx.x * (@THREADS@ * @EPT@) + threadIdx.x;
+  int first = blockIdx.x * (@threads@ * @per_thread@) + threadIdx.x;
   #pragma unroll
-  for (int e = 0; e < @EPT@; ++e) {
-    int i = first + e * @THREADS@;
+  for (int e = 0; e < @per_thread@; ++e) {
+    int i = first + e * @threads@;
     if (i >= V) break;
     float v = __uint_as_float((unsigned int)x[base + i] << 16);
     float p = __expf(v) / z;
@@ -1909,582 +2112,416 @@ def run(logits, targets):
     denom = torch.zeros(T, dtype=torch.float32, device=logits.device)
     losses = torch.empty_like(denom)
     grad = torch.empty_like(logits)
-    per_block = @THREADS@ * @EPT@
+    per_block = @threads@ * @per_thread@
     grid = ((V + per_block - 1) // per_block, T, 1)
-    sum_exp(grid, (@THREADS@, 1, 1), [logits, denom, V])
-    grad_exp(grid, (@THREADS@, 1, 1), [logits, targets, denom, losses, grad, T, V])
+    sum_exp(grid, (@threads@, 1, 1), [logits, denom, V])
+    grad_exp(grid, (@threads@, 1, 1), [logits, targets, denom, losses, grad, T, V])
     return losses, grad
 """
 
 
-# --- The pool ---------------------------------------------------------------------------------------------
-
-_GRAD_KINDS = {
-    "float32_then_cast": (
-        "    grad = torch.empty((n_rows, n_cols), dtype=torch.float32, device=logits.device)",
-        "grad.to(torch.bfloat16)",
-    ),
-    "bfloat16": ("    grad = torch.empty_like(logits)", "grad"),
-    "zeros_then_cast": (
-        "    # the gradient is kept in float32 and starts as zeros\n"
-        "    grad = torch.zeros((n_rows, n_cols), dtype=torch.float32, device=logits.device)",
-        "grad.to(logits.dtype).contiguous()",
-    ),
-}
+def cuda_atomic_sum(threads: int, per_thread: int) -> Draft:
+    """Blocks add up the row's sum by atomics, then a second kernel finishes."""
+    choices = {"family": "cuda_atomic_sum", "threads": threads, "per_thread": per_thread}
+    return Draft(choices, fill(NVRTC_ATOMIC, threads=threads, per_thread=per_thread), "cuda")
 
 
-def _split_kernels(block: int, warps: int, grad: str) -> str:
-    alloc, result = _GRAD_KINDS[grad]
-    return _fill(_SPLIT_KERNELS, BLOCK=block, WARPS=warps, ALLOC=alloc, RESULT=result)
+# ------------------------------------------------------------------------------------------------- the pool
+
+SEED = split_kernels(256, 4, "float32_then_cast")
 
 
-def _online_scalar(block: int, warps: int, exp: str, evict: str) -> str:
-    base2 = exp == "exp2"
-    return _fill(
-        _ONLINE_SCALAR,
-        BLOCK=block,
-        WARPS=warps,
-        EXP="tl.exp2" if base2 else "tl.exp",
-        LOG="tl.log2" if base2 else "tl.log",
-        PRESCALE=" * 1.4426950408889634" if base2 else "",
-        PRESCALE_T=" * 1.4426950408889634" if base2 else "",
-        POSTSCALE=" * 0.6931471805599453" if base2 else "",
-        EVICT_FIRST_READ=', eviction_policy="evict_last"' if evict == "hints" else "",
-        EVICT_SECOND_READ=', eviction_policy="evict_first"' if evict == "hints" else "",
-    )
-
-
-def _online_vector(block: int, warps: int, evict: str, loop: str) -> str:
-    return _fill(
-        _ONLINE_VECTOR,
-        BLOCK=block,
-        WARPS=warps,
-        RANGE={"range": "range(0, VOCAB, TILE)", "staged": "tl.range(0, VOCAB, TILE, num_stages=3)"}[loop],
-        EVICT_FIRST_READ=', eviction_policy="evict_last"' if evict == "hints" else "",
-        EVICT_SECOND_READ=', eviction_policy="evict_first"' if evict == "hints" else "",
-        EVICT_WRITE=', eviction_policy="evict_first"' if evict == "hints" else "",
-    )
-
-
-def _split_row(chunk: int, warps: int, combine: str) -> str:
-    code = _SPLIT_ROW
-    for name, text in _SPLIT_PIECES[combine].items():
-        code = code.replace(f"@{name}@", text)
-    return _fill(code, CHUNK=chunk, WARPS=warps)
-
-
-def _load_inline(kernel: str, launch: str, name: str, flags: str = '"-O3"') -> str:
-    code = _fill(_LOAD_INLINE, KERNEL=kernel.strip("\n"), LAUNCH=launch.strip("\n"), NAME=name, FLAGS=flags)
-    return code
-
-
-def _ctypes(kernel: str, launch: str) -> str:
-    return _fill(_CTYPES, KERNEL=kernel.strip("\n"), LAUNCH=launch.strip("\n"))
-
-
-def _tree(threads: int, vector: str, host: str) -> str:
-    kernel = _fill(_CU_TREE, **_CU_TREE_PASSES[vector], THREADS=threads)
-    if host == "load_inline":
-        return _load_inline(kernel, _TREE_LAUNCH_INLINE, f"ce_tree_{threads}_v{vector}")
-    return _ctypes(kernel, _TREE_LAUNCH_C)
-
-
-def _shuffle(threads: int, vector: str, exp: str, cache: str) -> str:
-    kernel = _fill(
-        _fill(_CU_SHUFFLE, **_CU_SHUFFLE_LOOPS[vector]),
-        EXP=exp,
-        LOAD="__ldg",
-        STORE={"plain": "store_plain", "streaming": "__stcs"}[cache],
-    )
-    if cache == "plain":
-        kernel = kernel.replace("store_plain(g8 + i, pack);", "g8[i] = pack;")
-    launch = _fill(_SHUFFLE_LAUNCH, THREADS=threads)
-    if exp == "expf":
-        launch = _fill(_SHUFFLE_LAUNCH_C, THREADS=threads)
-        return _ctypes(kernel, launch)
-    name = f"ce_online_{threads}_v{vector}_{exp.strip('_')}{len(exp)}_{cache}"
-    return _load_inline(kernel, launch, name, '"-O3", "-lineinfo"' if cache == "streaming" else '"-O3"')
-
-
-def _add_triton(pool: _Pool) -> None:
+def add_triton(pool: Pool) -> None:
     """Adds the sound Triton sources."""
-    for block in (128, 256, 1024, 4096):
-        for warps in (4, 8):
-            for grad in ("float32_then_cast", "bfloat16"):
-                choices = {"family": "split_kernels", "block": block, "warps": warps, "grad": grad}
-                pool.add(_split_kernels(block, warps, grad), "triton", **choices)
-    for block in (256, 1024):
-        choices = {"family": "split_kernels", "block": block, "warps": 4, "grad": "zeros_then_cast"}
-        pool.add(_split_kernels(block, 4, "zeros_then_cast"), "triton", **choices)
-    choices = {"family": "split_kernels", "block": 64, "warps": 1, "grad": "float32_then_cast"}
-    pool.add(_split_kernels(64, 1, "float32_then_cast"), "triton", **choices)
-    choices = {"family": "split_kernels", "block": 256, "warps": 1, "grad": "float32_then_cast"}
-    pool.add(_split_kernels(256, 1, "float32_then_cast"), "triton", **choices)
-
-    for accumulate, template in (("scalar", _FUSED3_SCALAR), ("vector", _FUSED3_VECTOR)):
-        for block, warps in ((128, 4), (256, 4), (1024, 4), (1024, 8), (2048, 8), (8192, 8), (8192, 16)):
-            choices = {"family": "three_sweeps", "block": block, "warps": warps, "accumulate": accumulate}
-            pool.add(_fill(template, BLOCK=block, WARPS=warps), "triton", **choices)
-
-    for block, warps in (
-        (256, 4),
-        (512, 4),
-        (1024, 4),
-        (2048, 4),
-        (4096, 4),
-        (4096, 8),
-        (8192, 8),
-        (8192, 16),
-        (16384, 16),
-        (16384, 32),
-    ):
-        choices = {"family": "online", "block": block, "warps": warps, "exp": "exp", "evict": "none"}
-        pool.add(_online_scalar(block, warps, "exp", "none"), "triton", **choices)
-    for block, warps, exp, evict in (
-        (1024, 4, "exp2", "none"),
-        (4096, 8, "exp2", "none"),
-        (8192, 16, "exp2", "none"),
-        (4096, 8, "exp", "hints"),
-        (8192, 16, "exp", "hints"),
-        (8192, 16, "exp2", "hints"),
-        (16384, 32, "exp2", "hints"),
-    ):
-        choices = {"family": "online", "block": block, "warps": warps, "exp": exp, "evict": evict}
-        pool.add(_online_scalar(block, warps, exp, evict), "triton", **choices)
-
-    for block, warps in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (8192, 16), (8192, 32)):
-        choices = {"family": "online_lanes", "block": block, "warps": warps, "evict": "none", "loop": "range"}
-        pool.add(_online_vector(block, warps, "none", "range"), "triton", **choices)
-    for block, warps, evict, loop in (
-        (2048, 8, "hints", "range"),
-        (4096, 8, "hints", "range"),
-        (4096, 8, "none", "staged"),
-        (4096, 8, "hints", "staged"),
-        (8192, 16, "hints", "range"),
-        (8192, 16, "none", "staged"),
-        (8192, 16, "hints", "staged"),
-    ):
-        choices = {"family": "online_lanes", "block": block, "warps": warps, "evict": evict, "loop": loop}
-        pool.add(_online_vector(block, warps, evict, loop), "triton", **choices)
-
-    for warps, keep in (
-        (8, "bfloat16_recompute"),
-        (16, "bfloat16_recompute"),
-        (32, "bfloat16_recompute"),
-        (32, "float32"),
-    ):
-        code = _fill(_WHOLE_ROW, BODY=_WHOLE_ROW_BODY[keep], WARPS=warps)
-        pool.add(code, "triton", family="whole_row", warps=warps, keep=keep)
-
-    for rows, block, warps in (
-        (2, 256, 4),
-        (2, 1024, 4),
-        (2, 1024, 8),
-        (4, 256, 4),
-        (4, 512, 4),
-        (4, 1024, 8),
-        (8, 128, 4),
-        (8, 512, 8),
-        (16, 64, 4),
-    ):
-        code = _fill(_ROW_TILE, ROWS=rows, BLOCK=block, WARPS=warps)
-        pool.add(code, "triton", family="row_tile", rows=rows, block=block, warps=warps)
-
-    for per_sm, block, warps, stages in (
-        (1, 2048, 8, 1),
-        (1, 4096, 8, 1),
-        (1, 8192, 16, 3),
-        (1, 8192, 32, 1),
-        (2, 4096, 8, 1),
-        (2, 4096, 8, 3),
-        (2, 8192, 16, 1),
-        (4, 1024, 4, 1),
-        (4, 4096, 8, 1),
-    ):
-        code = _fill(_PERSISTENT, PER_SM=per_sm, BLOCK=block, WARPS=warps, STAGES=stages)
-        pool.add(code, "triton", family="persistent", per_sm=per_sm, block=block, warps=warps, stages=stages)
-
-    for combine in _SPLIT_PIECES:
-        for chunk, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 8)):
-            choices = {"family": "split_row", "chunk": chunk, "warps": warps, "combine": combine}
-            pool.add(_split_row(chunk, warps, combine), "triton", **choices)
-
-    for block, warps in ((256, 4), (1024, 4), (1024, 8), (4096, 4), (4096, 8)):
-        pool.add(
-            _fill(_ATOMIC, BLOCK=block, WARPS=warps), "triton", family="atomic_sum", block=block, warps=warps
+    pool.add(
+        split_kernels(block, warps, grad)
+        for block, warps, grad in product((128, 256, 1024, 4096), (4, 8), ("float32_then_cast", "bfloat16"))
+    )
+    pool.add(split_kernels(block, 4, "zeros_then_cast") for block in (256, 1024))
+    pool.add(split_kernels(block, 1, "float32_then_cast") for block in (64, 256))
+    pool.add(
+        three_sweeps(block, warps, accumulate)
+        for accumulate in THREE_SWEEPS
+        for block, warps in ((128, 4), (256, 4), (1024, 4), (1024, 8), (2048, 8), (8192, 8), (8192, 16))
+    )
+    pool.add(
+        online(block, warps)
+        for block, warps in (
+            (256, 4),
+            (512, 4),
+            (1024, 4),
+            (2048, 4),
+            (4096, 4),
+            (4096, 8),
+            (8192, 8),
+            (8192, 16),
+            (16384, 16),
+            (16384, 32),
         )
+    )
+    pool.add(
+        online(block, warps, exp, evict)
+        for block, warps, exp, evict in (
+            (1024, 4, "exp2", "none"),
+            (4096, 8, "exp2", "none"),
+            (8192, 16, "exp2", "none"),
+            (4096, 8, "exp", "hints"),
+            (8192, 16, "exp", "hints"),
+            (8192, 16, "exp2", "hints"),
+            (16384, 32, "exp2", "hints"),
+        )
+    )
+    pool.add(
+        online_lanes(block, warps)
+        for block, warps in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (8192, 16), (8192, 32))
+    )
+    pool.add(
+        online_lanes(block, warps, evict, loop)
+        for block, warps, evict, loop in (
+            (2048, 8, "hints", "range"),
+            (4096, 8, "hints", "range"),
+            (4096, 8, "none", "staged"),
+            (4096, 8, "hints", "staged"),
+            (8192, 16, "hints", "range"),
+            (8192, 16, "none", "staged"),
+            (8192, 16, "hints", "staged"),
+        )
+    )
+    pool.add(
+        whole_row(warps, keep)
+        for warps, keep in (
+            (8, "bfloat16_recompute"),
+            (16, "bfloat16_recompute"),
+            (32, "bfloat16_recompute"),
+            (32, "float32"),
+        )
+    )
+    pool.add(
+        row_tile(rows, block, warps)
+        for rows, block, warps in (
+            (2, 256, 4),
+            (2, 1024, 4),
+            (2, 1024, 8),
+            (4, 256, 4),
+            (4, 512, 4),
+            (4, 1024, 8),
+            (8, 128, 4),
+            (8, 512, 8),
+            (16, 64, 4),
+        )
+    )
+    pool.add(
+        persistent(per_sm, block, warps, stages)
+        for per_sm, block, warps, stages in (
+            (1, 2048, 8, 1),
+            (1, 4096, 8, 1),
+            (1, 8192, 16, 3),
+            (1, 8192, 32, 1),
+            (2, 4096, 8, 1),
+            (2, 4096, 8, 3),
+            (2, 8192, 16, 1),
+            (4, 1024, 4, 1),
+            (4, 4096, 8, 1),
+        )
+    )
+    pool.add(
+        split_row(chunk, warps, combine)
+        for combine in SPLIT_PIECES
+        for chunk, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 8))
+    )
+    pool.add(
+        atomic_sum(block, warps) for block, warps in ((256, 4), (1024, 4), (1024, 8), (4096, 4), (4096, 8))
+    )
+    pool.add(autotuned(configs) for configs in AUTOTUNE)
+    pool.add(
+        torch_statistics(lse, block)
+        for lse, block in (
+            ("logsumexp", 1024),
+            ("logsumexp", 8192),
+            ("max_then_sum", 1024),
+            ("by_rows", 1024),
+            ("log_softmax", 1024),
+            ("log_softmax", 256),
+        )
+    )
 
-    for name, pairs in (
-        ("small", ((512, 4), (1024, 4), (2048, 8))),
-        ("wide", ((4096, 8), (8192, 16), (16384, 16))),
-    ):
-        lines = [f'        triton.Config({{"BLOCK": {block}}}, num_warps={warps}),' for block, warps in pairs]
-        code = _fill(_AUTOTUNED, CONFIGS="\n".join(lines))
-        pool.add(code, "triton", family="autotuned", configs=name)
 
-    for lse, block in (
-        ("logsumexp", 1024),
-        ("logsumexp", 8192),
-        ("max_then_sum", 1024),
-        ("by_rows", 1024),
-        ("log_softmax", 1024),
-        ("log_softmax", 256),
-    ):
-        code = _fill(_TORCH_LSE, LSE=_TORCH_LSE_PIECES[lse], BLOCK=block)
-        pool.add(code, "triton", family="torch_statistics", lse=lse, block=block)
-
-
-def _add_torch(pool: _Pool) -> None:
+def add_torch(pool: Pool) -> None:
     """Adds the sound PyTorch sources."""
-    for (algorithm, how), code in _TORCH.items():
-        pool.add(code, "pytorch", family="torch", algorithm=algorithm, how=how)
-    for algorithm, how, overhead in (
-        ("log_softmax", "float32", "clone"),
-        ("log_softmax", "float32", "synchronize"),
-        ("log_softmax", "float32", "check_nan"),
-        ("log_softmax", "dtype_argument", "clone"),
-        ("log_softmax", "dtype_argument", "check_targets"),
-        ("softmax", "float32", "transpose"),
-        ("softmax", "dtype_argument", "check_nan"),
-        ("softmax", "dtype_argument", "empty_cache"),
-        ("logsumexp", "in_place", "clone"),
-        ("logsumexp", "float32", "check_targets"),
-        ("manual", "float32", "check_nan"),
-        ("autograd", "float32", "clone"),
-    ):
-        code = _with_overhead(_TORCH[algorithm, how], overhead)
-        pool.add(code, "pytorch", family="torch", algorithm=algorithm, how=how, overhead=overhead)
-    for rows in (16, 64, 256, 1024):
-        pool.add(
-            _fill(_TORCH_ROWS, ROWS=rows),
-            "pytorch",
-            family="torch",
-            algorithm="row_chunks",
-            how="preallocated",
-            rows=rows,
+    pool.add(torch_source(algorithm, how) for algorithm, how in TORCH)
+    pool.add(
+        torch_source(algorithm, how, overhead)
+        for algorithm, how, overhead in (
+            ("log_softmax", "float32", "clone"),
+            ("log_softmax", "float32", "synchronize"),
+            ("log_softmax", "float32", "check_nan"),
+            ("log_softmax", "dtype_argument", "clone"),
+            ("log_softmax", "dtype_argument", "check_targets"),
+            ("softmax", "float32", "transpose"),
+            ("softmax", "dtype_argument", "check_nan"),
+            ("softmax", "dtype_argument", "empty_cache"),
+            ("logsumexp", "in_place", "clone"),
+            ("logsumexp", "float32", "check_targets"),
+            ("manual", "float32", "check_nan"),
+            ("autograd", "float32", "clone"),
         )
-    for rows in (32, 512):
-        pool.add(
-            _fill(_TORCH_ROWS_CAT, ROWS=rows),
-            "pytorch",
-            family="torch",
-            algorithm="row_chunks",
-            how="cat",
-            rows=rows,
-        )
+    )
+    pool.add(row_chunks("preallocated", rows) for rows in (16, 64, 256, 1024))
+    pool.add(row_chunks("cat", rows) for rows in (32, 512))
 
 
-def _add_cuda(pool: _Pool) -> None:
+def add_cuda(pool: Pool) -> None:
     """Adds the sound CUDA C++ sources."""
-    for threads, vector, host in (
-        (64, "1", "ctypes"),
-        (128, "1", "ctypes"),
-        (256, "1", "ctypes"),
-        (256, "1", "load_inline"),
-        (512, "1", "ctypes"),
-        (1024, "1", "ctypes"),
-        (1024, "1", "load_inline"),
-        (128, "2", "ctypes"),
-        (256, "2", "ctypes"),
-        (256, "2", "load_inline"),
-        (1024, "2", "ctypes"),
-    ):
-        choices = {"family": "cuda_tree", "threads": threads, "vector": vector, "host": host}
-        pool.add(_tree(threads, vector, host), "cuda", **choices)
-    for threads, vector, exp, cache in (
-        (128, "1", "expf", "plain"),
-        (256, "1", "expf", "plain"),
-        (1024, "1", "expf", "plain"),
-        (256, "2", "expf", "plain"),
-        (1024, "2", "expf", "plain"),
-        (128, "8", "expf", "plain"),
-        (256, "8", "expf", "plain"),
-        (512, "8", "expf", "plain"),
-        (1024, "8", "expf", "plain"),
-        (256, "1", "__expf", "plain"),
-        (512, "8", "__expf", "plain"),
-        (1024, "8", "__expf", "plain"),
-        (512, "8", "__expf", "streaming"),
-        (1024, "8", "__expf", "streaming"),
-    ):
-        choices = {"family": "cuda_online", "threads": threads, "vector": vector, "exp": exp, "cache": cache}
-        pool.add(_shuffle(threads, vector, exp, cache), "cuda", **choices)
-    for threads, passes in ((32, "3"), (32, "2"), (128, "3"), (128, "2")):
-        kernel = _fill(_CU_THREAD, STATS=_CU_THREAD_STATS[passes])
-        launch = (
-            f"  ce_thread_per_row<<<(T + {threads - 1}) / {threads}, {threads}>>>(\n"
-            "      (const __nv_bfloat16*)logits, (const long*)targets, (float*)losses,\n"
-            "      (__nv_bfloat16*)grad, T, V);"
+    pool.add(
+        cuda_tree(threads, vector, host)
+        for threads, vector, host in (
+            (64, "1", "ctypes"),
+            (128, "1", "ctypes"),
+            (256, "1", "ctypes"),
+            (256, "1", "load_inline"),
+            (512, "1", "ctypes"),
+            (1024, "1", "ctypes"),
+            (1024, "1", "load_inline"),
+            (128, "2", "ctypes"),
+            (256, "2", "ctypes"),
+            (256, "2", "load_inline"),
+            (1024, "2", "ctypes"),
         )
-        pool.add(_ctypes(kernel, launch), "cuda", family="cuda_thread_row", threads=threads, passes=passes)
-    for warps, vector in (
-        (1, "1"),
-        (4, "1"),
-        (8, "1"),
-        (4, "2"),
-        (8, "2"),
-        (1, "8"),
-        (4, "8"),
-        (8, "8"),
-        (16, "8"),
-    ):
-        code = _fill(_fill(_CUPY_WARP, **_CUPY_WARP_LOOPS[vector]), WARPS=warps)
-        pool.add(code, "cuda", family="cuda_warp_row", warps=warps, vector=vector)
-    for threads in (256, 512, 1024):
-        pool.add(
-            _ctypes(_fill(_CU_SMEM, THREADS=threads), _SMEM_LAUNCH),
-            "cuda",
-            family="cuda_shared_row",
-            threads=threads,
+    )
+    pool.add(
+        cuda_online(threads, vector, exp, cache)
+        for threads, vector, exp, cache in (
+            (128, "1", "expf", "plain"),
+            (256, "1", "expf", "plain"),
+            (1024, "1", "expf", "plain"),
+            (256, "2", "expf", "plain"),
+            (1024, "2", "expf", "plain"),
+            (128, "8", "expf", "plain"),
+            (256, "8", "expf", "plain"),
+            (512, "8", "expf", "plain"),
+            (1024, "8", "expf", "plain"),
+            (256, "1", "__expf", "plain"),
+            (512, "8", "__expf", "plain"),
+            (1024, "8", "__expf", "plain"),
+            (512, "8", "__expf", "streaming"),
+            (1024, "8", "__expf", "streaming"),
         )
-    for threads, sizes in ((512, (8, 13, 32)), (768, (6, 9, 21)), (1024, (4, 7, 16))):
-        launch = _fill(_REGISTERS_LAUNCH, N1=sizes[0], N2=sizes[1], N3=sizes[2])
-        code = _ctypes(_fill(_CU_REGISTERS, THREADS=threads), launch)
-        pool.add(code, "cuda", family="cuda_register_row", threads=threads)
-    for cluster, threads, unroll in (
-        (2, 512, 1),
-        (2, 1024, 1),
-        (4, 256, 1),
-        (4, 512, 1),
-        (4, 1024, 1),
-        (8, 256, 1),
-        (8, 512, 1),
-        (4, 512, 4),
-        (8, 256, 4),
-    ):
-        kernel = _fill(
-            _CU_CLUSTER,
-            CLUSTER=cluster,
-            THREADS=threads,
-            UNROLL=f"#pragma unroll {unroll}\n" if unroll > 1 else "",
+    )
+    pool.add(
+        cuda_thread_row(threads, passes) for threads, passes in ((32, "3"), (32, "2"), (128, "3"), (128, "2"))
+    )
+    pool.add(
+        cuda_warp_row(warps, vector)
+        for warps, vector in (
+            (1, "1"),
+            (4, "1"),
+            (8, "1"),
+            (4, "2"),
+            (8, "2"),
+            (1, "8"),
+            (4, "8"),
+            (8, "8"),
+            (16, "8"),
         )
-        choices = {"family": "cuda_cluster", "cluster": cluster, "threads": threads, "unroll": unroll}
-        pool.add(_ctypes(kernel, _CLUSTER_LAUNCH), "cuda", **choices)
-    for per_sm, threads in ((1, 256), (1, 1024), (2, 512), (2, 1024), (4, 256), (4, 512)):
-        kernel = _fill(_CU_PERSISTENT, BOUNDS=f"__launch_bounds__({threads}) " if threads == 1024 else "")
-        launch = _fill(_PERSISTENT_LAUNCH, PER_SM=per_sm, THREADS=threads)
-        pool.add(_ctypes(kernel, launch), "cuda", family="cuda_grid_stride", per_sm=per_sm, threads=threads)
-    for splits, threads in ((2, 256), (4, 256), (8, 256), (16, 256), (16, 128), (64, 128)):
-        code = _fill(_CUPY_SPLIT, SPLITS=splits, THREADS=threads)
-        pool.add(code, "cuda", family="cuda_split_row", splits=splits, threads=threads)
-    for threads, per_thread in ((256, 1), (256, 8), (1024, 1), (1024, 8)):
-        code = _fill(_NVRTC_ATOMIC, THREADS=threads, EPT=per_thread)
-        pool.add(code, "cuda", family="cuda_atomic_sum", threads=threads, per_thread=per_thread)
-
-
-def _add_broken(pool: _Pool) -> None:
-    """Adds the sources that fail, each derived from a sound one."""
-    seed = SEED_CHOICES
-    pool.broken(
-        seed,
-        "undefined_name",
-        ("running_max = tl.maximum(running_max, ", "running_max = tl.maximum(current_max, "),
     )
-    pool.broken(seed, "wrong_tl_name", ("tl.max(values, axis=0)", "tl.reduce_max(values, axis=0)"))
-    pool.broken(seed, "gradient_of_sum", ("(probs - one_hot) / n_rows", "probs - one_hot"))
-    sk = {"family": "split_kernels", "block": 1024, "warps": 4, "grad": "bfloat16"}
-    pool.broken(
-        sk,
-        "missing_mask",
-        ('mask=mask, other=-float("inf")', ""),
-        ("row_start + cols, )", "row_start + cols)"),
-        ("row_start + cols, mask=mask, other=0.0", "row_start + cols"),
+    pool.add(cuda_shared_row(threads) for threads in (256, 512, 1024))
+    pool.add(cuda_register_row(threads) for threads in REGISTER_SIZES)
+    pool.add(
+        cuda_cluster(cluster, threads, unroll)
+        for cluster, threads, unroll in (
+            (2, 512, 1),
+            (2, 1024, 1),
+            (4, 256, 1),
+            (4, 512, 1),
+            (4, 1024, 1),
+            (8, 256, 1),
+            (8, 512, 1),
+            (4, 512, 4),
+            (8, 256, 4),
+        )
     )
-    pool.broken(sk, "masked_lanes_zero", ('other=-float("inf")', "other=0.0"))
-    pool.broken(sk, "block_not_power_of_two", ("BLOCK_SIZE = 1024", "BLOCK_SIZE = 1000"))
-    ts = {"family": "three_sweeps", "block": 1024, "warps": 4, "accumulate": "scalar"}
-    pool.broken(ts, "no_one_hot", ("        g = tl.where(cols == y, g - scale, g)\n", ""))
-    pool.broken(ts, "block_not_constexpr", ("V: tl.constexpr, BLOCK: tl.constexpr", "V, BLOCK"))
-    pool.broken(ts, "far_out_of_bounds", ("    DX += pid * V\n", "    DX += pid * V * BLOCK * BLOCK\n"))
-    tv = {"family": "three_sweeps", "block": 1024, "warps": 8, "accumulate": "vector"}
-    pool.broken(
-        tv,
-        "bfloat16_sum",
-        ("acc_sum = tl.zeros((CHUNK,), tl.float32)", "acc_sum = tl.zeros((CHUNK,), tl.bfloat16)"),
-        ("acc_sum += tl.exp(val - top)", "acc_sum += tl.exp(val - top).to(tl.bfloat16)"),
-        ("tl.log(tl.sum(acc_sum, axis=0))", "tl.log(tl.sum(acc_sum, axis=0).to(tl.float32))"),
+    pool.add(
+        cuda_grid_stride(per_sm, threads)
+        for per_sm, threads in ((1, 256), (1, 1024), (2, 512), (2, 1024), (4, 256), (4, 512))
     )
-    pool.broken(tv, "missing_argument", ("n_vocab, 1.0 / n_rows,", "n_vocab,"))
-    on = {"family": "online", "block": 1024, "warps": 4, "exp": "exp", "evict": "none"}
-    pool.broken(on, "no_rescale", ("d_i = d_i * tl.exp(m_i - m_new) + ", "d_i = d_i + "))
-    pool.broken(
-        on,
-        "integer_carry",
-        ("    d_i = 0.0\n", "    d_i = 0\n"),
-        ('m_i = float("-inf")', "m_i = -2147483648"),
+    pool.add(
+        cuda_split_row(splits, threads)
+        for splits, threads in ((2, 256), (4, 256), (8, 256), (16, 256), (16, 128), (64, 128))
     )
-    pool.broken(
-        on,
-        "syntax_error",
-        ("for v0 in range(0, V, BLOCK_V):\n        v =", "for v0 in range(0, V, BLOCK_V)\n        v ="),
-    )
-    on8 = {"family": "online", "block": 4096, "warps": 8, "exp": "exp2", "evict": "none"}
-    pool.broken(on8, "log_base", ("(lse - xt) * 0.6931471805599453", "(lse - xt)"))
-    on16 = {"family": "online", "block": 8192, "warps": 16, "exp": "exp", "evict": "none"}
-    pool.broken(
-        on16,
-        "very_long_loop",
-        (
-            "        m_i = m_new\n    lse",
-            "        m_i = m_new\n    step = 0\n    while step < 2000000000:\n"
-            "        d_i = tl.sqrt(d_i * d_i)\n        step += 1\n    lse",
-        ),
-    )
-    ol = {"family": "online_lanes", "block": 2048, "warps": 8, "evict": "none", "loop": "range"}
-    pool.broken(
-        ol,
-        "lanes_not_rescaled",
-        ("tl.sum(lane_sum * tl.exp(lane_max - row_max), axis=0)", "tl.sum(lane_sum, axis=0)"),
-    )
-    wr = {"family": "whole_row", "warps": 32, "keep": "float32"}
-    pool.broken(wr, "static_size", ("BLOCK=triton.next_power_of_2(V)", "BLOCK=4096"))
-    rt = {"family": "row_tile", "rows": 4, "block": 512, "warps": 4}
-    pool.broken(rt, "wrong_axis", ("tl.max(tile, axis=1)", "tl.max(tile, axis=0)"))
-    pool.broken(
-        rt,
-        "target_off_by_one",
-        ("hit = cols[None, :] == tgt[:, None]", "hit = cols[None, :] == tgt[:, None] + 1"),
-    )
-    rt8 = {"family": "row_tile", "rows": 8, "block": 512, "warps": 8}
-    pool.broken(rt8, "tile_too_large", ("ROWS=8, COLS=512", "ROWS=8, COLS=262144"))
-    sp = {"family": "split_row", "chunk": 4096, "warps": 8, "combine": "in_gradient"}
-    pool.broken(sp, "sum_without_rescale", ("tl.log(tl.sum(d * tl.exp(m - top), 0))", "tl.log(tl.sum(d, 0))"))
-    pool.broken(sp, "arange_of_runtime_value", ("tl.arange(0, SPAD)", "tl.arange(0, S)"))
-    at = {"family": "atomic_sum", "block": 1024, "warps": 4}
-    pool.broken(at, "store_for_atomic", ("tl.atomic_add(denom + row,", "tl.store(denom + row,"))
-
-    to = {"family": "torch", "algorithm": "log_softmax", "how": "float32"}
-    pool.broken(to, "bfloat16_math", ("logits.float()", "logits"))
-    pool.broken(to, "wrong_dim", ("dim=-1", "dim=0"))
-    pool.broken(
-        {"family": "torch", "algorithm": "softmax", "how": "float32"},
-        "missing_negation",
-        ("-torch.log", "torch.log"),
-    )
-    pool.broken(
-        {"family": "torch", "algorithm": "logsumexp", "how": "float32"},
-        "index_shape",
-        ("targets.unsqueeze(1)", "targets"),
-    )
-    pool.broken(
-        {"family": "torch", "algorithm": "autograd", "how": "bfloat16_leaf"},
-        "no_float",
-        ("leaf.float()", "leaf"),
-    )
-    pool.broken(
-        {"family": "torch", "algorithm": "manual", "how": "float32"},
-        "wrong_function",
-        ("torch.sum(exps, dim", "torch.sums(exps, dim"),
-    )
-
-    tree = {"family": "cuda_tree", "threads": 256, "vector": "1", "host": "ctypes"}
-    pool.broken(tree, "no_broadcast", ("  m = sdata[0];\n", ""))
-    pool.broken(tree, "missing_semicolon", ("  float sum = 0.0f;\n", "  float sum = 0.0f\n"))
-    tree_inline = {"family": "cuda_tree", "threads": 256, "vector": "1", "host": "load_inline"}
-    pool.broken(
-        tree_inline,
-        "wrong_pointer_type",
-        ("data_ptr<int64_t>()", "data_ptr<int>()"),
-        ('"ce_tree_256_v1"', '"ce_tree_256_int"'),
-    )
-    tree_big = {"family": "cuda_tree", "threads": 1024, "vector": "1", "host": "ctypes"}
-    pool.broken(tree_big, "too_many_threads", ("#define THREADS 1024", "#define THREADS 2048"))
-    shuffle = {"family": "cuda_online", "threads": 512, "vector": "8", "exp": "__expf", "cache": "plain"}
-    pool.broken(
-        shuffle,
-        "missing_header",
-        ("#include <cuda_bf16.h>\n", ""),
-        ("ce_online_512_v8_expf6_plain", "ce_online_512_nohdr"),
-        ("__nv_bfloat16", "bf16"),
-    )
-    pool.broken(
-        shuffle,
-        "vector_count",
-        ("const int n8 = V / 8;", "const int n8 = V / 4;"),
-        ("ce_online_512_v8_expf6_plain", "ce_online_512_count"),
-        ("reinterpret_cast<uint4*>(g)", "reinterpret_cast<uint4*>(g + row * V * 64)"),
-    )
-    warp = {"family": "cuda_warp_row", "warps": 8, "vector": "1"}
-    pool.broken(
-        warp, "half_the_shuffle", ("for (int k = 16; k > 0; k >>= 1)", "for (int k = 8; k > 0; k >>= 1)")
-    )
-    pool.broken(warp, "unknown_intrinsic", ("__shfl_xor_sync", "__shuffle_xor_sync"))
-    smem = {"family": "cuda_shared_row", "threads": 512}
-    pool.broken(smem, "shared_memory_overflow", ("if (bytes <= 220 * 1024)", "if (bytes > 0)"))
-    cluster = {"family": "cuda_cluster", "cluster": 4, "threads": 512, "unroll": 1}
-    pool.broken(
-        cluster,
-        "own_block_only",
-        ("cluster.map_shared_rank(&block_stat, r)", "cluster.map_shared_rank(&block_stat, rank)"),
-    )
-    grid = {"family": "cuda_grid_stride", "per_sm": 2, "threads": 512}
-    pool.broken(
-        grid, "row_of_first_turn", ("grad + (size_t)row * vocab", "grad + (size_t)blockIdx.x * vocab")
-    )
-    split = {"family": "cuda_split_row", "splits": 8, "threads": 256}
-    pool.broken(split, "wrong_row_stride", ("partial[row * gridDim.x + j]", "partial[row + j]"))
-    nvrtc = {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8}
-    pool.broken(
-        nvrtc,
-        "kernel_name",
-        ('_compile_kernel(SUM_SOURCE, "sum_exp")', '_compile_kernel(SUM_SOURCE, "sum_exp_kernel")'),
+    pool.add(
+        cuda_atomic_sum(threads, per_thread)
+        for threads, per_thread in ((256, 1), (256, 8), (1024, 1), (1024, 8))
     )
 
 
-def _add_edges(pool: _Pool) -> None:
-    """Names the changes of algorithm that join the families."""
+def break_triton(pool: Pool) -> None:
+    """Adds Triton sources that fail, each derived from a sound one."""
+    pool.add_broken(
+        SEED,
+        undefined_name={"running_max = tl.maximum(running_max, ": "running_max = tl.maximum(current_max, "},
+        wrong_tl_name={"tl.max(values, axis=0)": "tl.reduce_max(values, axis=0)"},
+        gradient_of_sum={"(probs - one_hot) / n_rows": "probs - one_hot"},
+    )
+    pool.add_broken(
+        split_kernels(1024, 4, "bfloat16"),
+        missing_mask={
+            'mask=mask, other=-float("inf")': "",
+            "row_start + cols, )": "row_start + cols)",
+            "row_start + cols, mask=mask, other=0.0": "row_start + cols",
+        },
+        masked_lanes_zero={'other=-float("inf")': "other=0.0"},
+        block_not_power_of_two={"BLOCK_SIZE = 1024": "BLOCK_SIZE = 1000"},
+    )
+    pool.add_broken(
+        three_sweeps(1024, 4, "scalar"),
+        no_one_hot={"        g = tl.where(cols == y, g - scale, g)\n": ""},
+        block_not_constexpr={"V: tl.constexpr, BLOCK: tl.constexpr": "V, BLOCK"},
+        far_out_of_bounds={"    DX += pid * V\n": "    DX += pid * V * BLOCK * BLOCK\n"},
+    )
+    pool.add_broken(
+        three_sweeps(1024, 8, "vector"),
+        bfloat16_sum={
+            "acc_sum = tl.zeros((CHUNK,), tl.float32)": "acc_sum = tl.zeros((CHUNK,), tl.bfloat16)",
+            "acc_sum += tl.exp(val - top)": "acc_sum += tl.exp(val - top).to(tl.bfloat16)",
+            "tl.log(tl.sum(acc_sum, axis=0))": "tl.log(tl.sum(acc_sum, axis=0).to(tl.float32))",
+        },
+        missing_argument={"n_vocab, 1.0 / n_rows,": "n_vocab,"},
+    )
+    pool.add_broken(
+        online(1024, 4),
+        no_rescale={"d_i = d_i * tl.exp(m_i - m_new) + ": "d_i = d_i + "},
+        integer_carry={"    d_i = 0.0\n": "    d_i = 0\n", 'm_i = float("-inf")': "m_i = -2147483648"},
+        syntax_error={
+            "for v0 in range(0, V, BLOCK_V):\n        v =": "for v0 in range(0, V, BLOCK_V)\n        v ="
+        },
+    )
+    pool.add_broken(online(4096, 8, "exp2"), log_base={"(lse - xt) * 0.6931471805599453": "(lse - xt)"})
+    pool.add_broken(
+        online(8192, 16),
+        very_long_loop={
+            "        m_i = m_new\n    lse": (
+                "        m_i = m_new\n    step = 0\n    while step < 2000000000:\n"
+                "        d_i = tl.sqrt(d_i * d_i)\n        step += 1\n    lse"
+            )
+        },
+    )
+    pool.add_broken(
+        online_lanes(2048, 8),
+        lanes_not_rescaled={
+            "tl.sum(lane_sum * tl.exp(lane_max - row_max), axis=0)": "tl.sum(lane_sum, axis=0)"
+        },
+    )
+    pool.add_broken(whole_row(32, "float32"), static_size={"BLOCK=triton.next_power_of_2(V)": "BLOCK=4096"})
+    pool.add_broken(
+        row_tile(4, 512, 4),
+        wrong_axis={"tl.max(tile, axis=1)": "tl.max(tile, axis=0)"},
+        target_off_by_one={"hit = cols[None, :] == tgt[:, None]": "hit = cols[None, :] == tgt[:, None] + 1"},
+    )
+    pool.add_broken(row_tile(8, 512, 8), tile_too_large={"ROWS=8, COLS=512": "ROWS=8, COLS=262144"})
+    pool.add_broken(
+        split_row(4096, 8, "in_gradient"),
+        sum_without_rescale={"tl.log(tl.sum(d * tl.exp(m - top), 0))": "tl.log(tl.sum(d, 0))"},
+        arange_of_runtime_value={"tl.arange(0, SPAD)": "tl.arange(0, S)"},
+    )
+    pool.add_broken(
+        atomic_sum(1024, 4), store_for_atomic={"tl.atomic_add(denom + row,": "tl.store(denom + row,"}
+    )
 
-    def split(block: int, warps: int, grad: str) -> dict[str, object]:
-        return {"family": "split_kernels", "block": block, "warps": warps, "grad": grad}
 
-    def sweeps(block: int, warps: int, accumulate: str) -> dict[str, object]:
-        return {"family": "three_sweeps", "block": block, "warps": warps, "accumulate": accumulate}
+def break_torch(pool: Pool) -> None:
+    """Adds PyTorch sources that fail."""
+    pool.add_broken(
+        torch_source("log_softmax", "float32"),
+        bfloat16_math={"logits.float()": "logits"},
+        wrong_dim={"dim=-1": "dim=0"},
+    )
+    pool.add_broken(torch_source("softmax", "float32"), missing_negation={"-torch.log": "torch.log"})
+    pool.add_broken(torch_source("logsumexp", "float32"), index_shape={"targets.unsqueeze(1)": "targets"})
+    pool.add_broken(torch_source("autograd", "bfloat16_leaf"), no_float={"leaf.float()": "leaf"})
+    pool.add_broken(
+        torch_source("manual", "float32"), wrong_function={"torch.sum(exps, dim": "torch.sums(exps, dim"}
+    )
 
-    def online(block: int, warps: int, exp: str = "exp", evict: str = "none") -> dict[str, object]:
-        return {"family": "online", "block": block, "warps": warps, "exp": exp, "evict": evict}
 
-    def lanes(block: int, warps: int, evict: str = "none", loop: str = "range") -> dict[str, object]:
-        return {"family": "online_lanes", "block": block, "warps": warps, "evict": evict, "loop": loop}
+def break_cuda(pool: Pool) -> None:
+    """Adds CUDA C++ sources that fail."""
+    pool.add_broken(
+        cuda_tree(256, "1"),
+        no_broadcast={"  m = sdata[0];\n": ""},
+        missing_semicolon={"  float sum = 0.0f;\n": "  float sum = 0.0f\n"},
+    )
+    pool.add_broken(
+        cuda_tree(256, "1", "load_inline"),
+        wrong_pointer_type={
+            "data_ptr<int64_t>()": "data_ptr<int>()",
+            '"ce_tree_256_v1"': '"ce_tree_256_int"',
+        },
+    )
+    pool.add_broken(cuda_tree(1024, "1"), too_many_threads={"#define THREADS 1024": "#define THREADS 2048"})
+    pool.add_broken(
+        cuda_online(512, "8", "__expf"),
+        missing_header={
+            "#include <cuda_bf16.h>\n": "",
+            "ce_online_512_v8_expf6_plain": "ce_online_512_nohdr",
+            "__nv_bfloat16": "bf16",
+        },
+        vector_count={
+            "const int n8 = V / 8;": "const int n8 = V / 4;",
+            "ce_online_512_v8_expf6_plain": "ce_online_512_count",
+            "reinterpret_cast<uint4*>(g)": "reinterpret_cast<uint4*>(g + row * V * 64)",
+        },
+    )
+    pool.add_broken(
+        cuda_warp_row(8, "1"),
+        half_the_shuffle={"for (int k = 16; k > 0; k >>= 1)": "for (int k = 8; k > 0; k >>= 1)"},
+        unknown_intrinsic={"__shfl_xor_sync": "__shuffle_xor_sync"},
+    )
+    pool.add_broken(
+        cuda_shared_row(512), shared_memory_overflow={"if (bytes <= 220 * 1024)": "if (bytes > 0)"}
+    )
+    pool.add_broken(
+        cuda_cluster(4, 512),
+        own_block_only={
+            "cluster.map_shared_rank(&block_stat, r)": "cluster.map_shared_rank(&block_stat, rank)"
+        },
+    )
+    pool.add_broken(
+        cuda_grid_stride(2, 512),
+        row_of_first_turn={"grad + (size_t)row * vocab": "grad + (size_t)blockIdx.x * vocab"},
+    )
+    pool.add_broken(
+        cuda_split_row(8, 256), wrong_row_stride={"partial[row * gridDim.x + j]": "partial[row + j]"}
+    )
+    pool.add_broken(
+        cuda_atomic_sum(256, 8),
+        kernel_name={
+            '_compile_kernel(SUM_SOURCE, "sum_exp")': '_compile_kernel(SUM_SOURCE, "sum_exp_kernel")'
+        },
+    )
 
-    def torch_only(algorithm: str, how: str, **more: object) -> dict[str, object]:
-        return {"family": "torch", "algorithm": algorithm, "how": how, **more}
 
-    def shuffle(threads: int, vector: str, exp: str = "expf", cache: str = "plain") -> dict[str, object]:
-        return {"family": "cuda_online", "threads": threads, "vector": vector, "exp": exp, "cache": cache}
-
-    def tree(threads: int, vector: str, host: str = "ctypes") -> dict[str, object]:
-        return {"family": "cuda_tree", "threads": threads, "vector": vector, "host": host}
-
-    def cluster(size: int, threads: int, unroll: int = 1) -> dict[str, object]:
-        return {"family": "cuda_cluster", "cluster": size, "threads": threads, "unroll": unroll}
-
-    link = pool.link
+def link_triton(pool: Pool) -> None:
+    """Names the changes of algorithm between Triton sources."""
     for block, warps in ((128, 4), (256, 4), (1024, 4), (1024, 8)):
-        link(split(block, warps, "bfloat16"), sweeps(block, warps, "scalar"))
+        pool.link(split_kernels(block, warps, "bfloat16"), three_sweeps(block, warps, "scalar"))
     for block, warps in ((256, 4), (1024, 4), (8192, 8), (8192, 16)):
-        link(sweeps(block, warps, "scalar"), online(block, warps))
+        pool.link(three_sweeps(block, warps, "scalar"), online(block, warps))
     for block, warps in ((1024, 4), (2048, 8), (8192, 16)):
-        link(sweeps(block, warps, "vector"), lanes(block, warps))
+        pool.link(three_sweeps(block, warps, "vector"), online_lanes(block, warps))
     for block, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 16)):
-        link(online(block, warps), lanes(block, warps))
+        pool.link(online(block, warps), online_lanes(block, warps))
     for warps, keep in ((8, "bfloat16_recompute"), (16, "bfloat16_recompute"), (32, "float32")):
-        link(online(16384, 16 if warps < 32 else 32), {"family": "whole_row", "warps": warps, "keep": keep})
-    link(
-        {"family": "whole_row", "warps": 32, "keep": "float32"},
-        {"family": "cuda_register_row", "threads": 1024},
-    )
+        pool.link(online(16384, 16 if warps < 32 else 32), whole_row(warps, keep))
+    pool.link(whole_row(32, "float32"), cuda_register_row(1024))
     for rows, block, warps, other in (
         (2, 1024, 4, 1024),
         (4, 512, 4, 512),
         (2, 256, 4, 256),
         (4, 256, 4, 256),
     ):
-        link(online(other, warps), {"family": "row_tile", "rows": rows, "block": block, "warps": warps})
+        pool.link(online(other, warps), row_tile(rows, block, warps))
     for rows, block, warps in ((8, 128, 4), (16, 64, 4)):
-        link(
-            {"family": "row_tile", "rows": 4, "block": 256, "warps": 4},
-            {"family": "row_tile", "rows": rows, "block": block, "warps": warps},
-        )
+        pool.link(row_tile(4, 256, 4), row_tile(rows, block, warps))
     for per_sm, block, warps, stages in (
         (1, 2048, 8, 1),
         (2, 4096, 8, 1),
@@ -2492,94 +2529,64 @@ def _add_edges(pool: _Pool) -> None:
         (4, 1024, 4, 1),
         (1, 8192, 32, 1),
     ):
-        link(
-            lanes(block, warps),
-            {"family": "persistent", "per_sm": per_sm, "block": block, "warps": warps, "stages": stages},
-        )
-    link(
-        lanes(8192, 16, loop="staged"),
-        {"family": "persistent", "per_sm": 1, "block": 8192, "warps": 16, "stages": 3},
-    )
-    for combine in _SPLIT_PIECES:
-        for chunk, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 8)):
-            if combine == "second_kernel":
-                link(
-                    online(chunk, warps),
-                    {"family": "split_row", "chunk": chunk, "warps": warps, "combine": combine},
-                )
-        for one, other in (((1024, 4), (2048, 4)), ((2048, 4), (4096, 8)), ((4096, 8), (8192, 8))):
-            link(
-                {"family": "split_row", "chunk": one[0], "warps": one[1], "combine": combine},
-                {"family": "split_row", "chunk": other[0], "warps": other[1], "combine": combine},
-            )
+        pool.link(online_lanes(block, warps), persistent(per_sm, block, warps, stages))
+    pool.link(online_lanes(8192, 16, loop="staged"), persistent(1, 8192, 16, 3))
+    sizes = ((1024, 4), (2048, 4), (4096, 8), (8192, 8))
+    for combine in SPLIT_PIECES:
+        if combine == "second_kernel":
+            for chunk, warps in sizes:
+                pool.link(online(chunk, warps), split_row(chunk, warps, combine))
+        pool.link(*(split_row(chunk, warps, combine) for chunk, warps in sizes))
     for block, warps in ((1024, 4), (4096, 8)):
-        link(
-            {"family": "atomic_sum", "block": block, "warps": warps},
-            {"family": "split_row", "chunk": block, "warps": warps, "combine": "in_gradient"},
-        )
-    link(
-        {"family": "atomic_sum", "block": 256, "warps": 4},
-        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 1},
-    )
-    link(
-        {"family": "atomic_sum", "block": 4096, "warps": 8},
-        {"family": "cuda_atomic_sum", "threads": 1024, "per_thread": 8},
-    )
-    link(online(1024, 4), {"family": "autotuned", "configs": "small"})
-    link(online(8192, 16), {"family": "autotuned", "configs": "wide"})
+        pool.link(atomic_sum(block, warps), split_row(block, warps, "in_gradient"))
+    pool.link(atomic_sum(256, 4), cuda_atomic_sum(256, 1))
+    pool.link(atomic_sum(4096, 8), cuda_atomic_sum(1024, 8))
+    pool.link(online(1024, 4), autotuned("small"))
+    pool.link(online(8192, 16), autotuned("wide"))
     for lse in ("logsumexp", "max_then_sum", "by_rows", "log_softmax"):
-        link({"family": "torch_statistics", "lse": lse, "block": 1024}, split(1024, 4, "bfloat16"))
-    link(
-        {"family": "torch_statistics", "lse": "logsumexp", "block": 1024}, torch_only("logsumexp", "float32")
-    )
-    link(
-        {"family": "torch_statistics", "lse": "max_then_sum", "block": 1024}, torch_only("manual", "float32")
-    )
-    link(
-        {"family": "torch_statistics", "lse": "log_softmax", "block": 1024},
-        torch_only("log_softmax", "dtype_argument"),
-    )
-    link(
-        {"family": "torch_statistics", "lse": "by_rows", "block": 1024},
-        torch_only("row_chunks", "preallocated", rows=256),
-    )
+        pool.link(torch_statistics(lse, 1024), split_kernels(1024, 4, "bfloat16"))
+    pool.link(torch_statistics("logsumexp", 1024), torch_source("logsumexp", "float32"))
+    pool.link(torch_statistics("max_then_sum", 1024), torch_source("manual", "float32"))
+    pool.link(torch_statistics("log_softmax", 1024), torch_source("log_softmax", "dtype_argument"))
+    pool.link(torch_statistics("by_rows", 1024), row_chunks("preallocated", 256))
 
-    chain = [
-        torch_only("autograd", "float32"),
-        torch_only("log_softmax", "float32"),
-        torch_only("softmax", "float32"),
-        torch_only("manual", "float32"),
-        torch_only("logsumexp", "float32"),
-        torch_only("log_softmax", "float32"),
-        torch_only("aten", "backward_data"),
-        torch_only("autograd", "float32"),
-        torch_only("vmap", "grad"),
-        torch_only("logsumexp", "float32"),
-        torch_only("columns", "online"),
-        torch_only("row_chunks", "preallocated", rows=1024),
-        torch_only("softmax", "dtype_argument"),
-        torch_only("log_softmax", "dtype_argument"),
-        torch_only("row_chunks", "cat", rows=512),
-        torch_only("row_chunks", "preallocated", rows=256),
-    ]
-    for one, other in zip(chain, chain[1:], strict=False):
-        link(one, other)
-    link(torch_only("manual", "float32"), split(256, 4, "zeros_then_cast"))
-    link(torch_only("softmax", "float32"), SEED_CHOICES)
 
-    link(sweeps(256, 4, "scalar"), tree(256, "1"))
-    link(sweeps(1024, 8, "scalar"), tree(1024, "1"))
-    link(split(256, 4, "bfloat16"), tree(256, "1", "load_inline"))
-    link(online(256, 4), shuffle(256, "1"))
+def link_torch(pool: Pool) -> None:
+    """Names those between PyTorch sources, and from them to others."""
+    pool.link(
+        torch_source("autograd", "float32"),
+        torch_source("log_softmax", "float32"),
+        torch_source("softmax", "float32"),
+        torch_source("manual", "float32"),
+        torch_source("logsumexp", "float32"),
+        torch_source("log_softmax", "float32"),
+        torch_source("aten", "backward_data"),
+        torch_source("autograd", "float32"),
+        torch_source("vmap", "grad"),
+        torch_source("logsumexp", "float32"),
+        torch_source("columns", "online"),
+        row_chunks("preallocated", 1024),
+        torch_source("softmax", "dtype_argument"),
+        torch_source("log_softmax", "dtype_argument"),
+        row_chunks("cat", 512),
+        row_chunks("preallocated", 256),
+    )
+    pool.link(torch_source("manual", "float32"), split_kernels(256, 4, "zeros_then_cast"))
+    pool.link(torch_source("softmax", "float32"), SEED)
+
+
+def link_cuda(pool: Pool) -> None:
+    """Names those between CUDA C++ sources, and from them to others."""
+    pool.link(three_sweeps(256, 4, "scalar"), cuda_tree(256, "1"))
+    pool.link(three_sweeps(1024, 8, "scalar"), cuda_tree(1024, "1"))
+    pool.link(split_kernels(256, 4, "bfloat16"), cuda_tree(256, "1", "load_inline"))
+    pool.link(online(256, 4), cuda_online(256, "1"))
     for threads, vector in ((128, "1"), (256, "1"), (1024, "1"), (256, "2"), (1024, "2")):
-        link(tree(threads, vector), shuffle(threads, vector))
+        pool.link(cuda_tree(threads, vector), cuda_online(threads, vector))
     for passes in ("2", "3"):
-        link({"family": "cuda_thread_row", "threads": 128, "passes": passes}, tree(128, "1"))
-        link({"family": "cuda_thread_row", "threads": 32, "passes": passes}, tree(64, "1"))
-        link(
-            {"family": "cuda_thread_row", "threads": 32, "passes": passes},
-            {"family": "cuda_warp_row", "warps": 1, "vector": "1"},
-        )
+        pool.link(cuda_thread_row(128, passes), cuda_tree(128, "1"))
+        pool.link(cuda_thread_row(32, passes), cuda_tree(64, "1"))
+        pool.link(cuda_thread_row(32, passes), cuda_warp_row(1, "1"))
     for warps, vector, threads in (
         (4, "1", 128),
         (8, "1", 256),
@@ -2588,70 +2595,44 @@ def _add_edges(pool: _Pool) -> None:
         (8, "8", 256),
         (16, "8", 512),
     ):
-        link({"family": "cuda_warp_row", "warps": warps, "vector": vector}, shuffle(threads, vector))
+        pool.link(cuda_warp_row(warps, vector), cuda_online(threads, vector))
     for threads in (256, 512, 1024):
-        link({"family": "cuda_shared_row", "threads": threads}, shuffle(threads, "8"))
-    link({"family": "cuda_register_row", "threads": 512}, {"family": "cuda_shared_row", "threads": 512})
-    link({"family": "cuda_register_row", "threads": 1024}, {"family": "cuda_shared_row", "threads": 1024})
-    link({"family": "cuda_shared_row", "threads": 512}, cluster(2, 512))
-    link({"family": "cuda_shared_row", "threads": 1024}, cluster(2, 1024))
-    link({"family": "cuda_shared_row", "threads": 256}, cluster(4, 256))
+        pool.link(cuda_shared_row(threads), cuda_online(threads, "8"))
+    pool.link(cuda_register_row(512), cuda_shared_row(512))
+    pool.link(cuda_register_row(1024), cuda_shared_row(1024))
+    pool.link(cuda_shared_row(512), cuda_cluster(2, 512))
+    pool.link(cuda_shared_row(1024), cuda_cluster(2, 1024))
+    pool.link(cuda_shared_row(256), cuda_cluster(4, 256))
     for per_sm, threads in ((1, 256), (1, 1024), (2, 512), (2, 1024), (4, 256), (4, 512)):
-        link({"family": "cuda_grid_stride", "per_sm": per_sm, "threads": threads}, shuffle(threads, "8"))
+        pool.link(cuda_grid_stride(per_sm, threads), cuda_online(threads, "8"))
     for splits in (2, 4, 8, 16):
-        link({"family": "cuda_split_row", "splits": splits, "threads": 256}, tree(256, "1"))
-    link(
-        {"family": "cuda_split_row", "splits": 64, "threads": 128},
-        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8},
+        pool.link(cuda_split_row(splits, 256), cuda_tree(256, "1"))
+    pool.link(cuda_split_row(64, 128), cuda_atomic_sum(256, 8))
+    pool.link(cuda_split_row(16, 256), cuda_atomic_sum(256, 8))
+    pool.link(cuda_split_row(8, 256), split_row(8192, 8, "in_gradient"))
+
+
+def make_pool() -> Pool:
+    """The whole pool, in a fixed order."""
+    return Pool(
+        add_triton,
+        add_torch,
+        add_cuda,
+        break_triton,
+        break_torch,
+        break_cuda,
+        link_triton,
+        link_torch,
+        link_cuda,
+        Pool.link_retuned,
     )
-    link(
-        {"family": "cuda_split_row", "splits": 16, "threads": 256},
-        {"family": "cuda_atomic_sum", "threads": 256, "per_thread": 8},
-    )
-    link(
-        {"family": "cuda_split_row", "splits": 8, "threads": 256},
-        {"family": "split_row", "chunk": 8192, "warps": 8, "combine": "in_gradient"},
-    )
-
-
-def _retuned(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Tells whether only two sizes differ, neither by more than a factor of 4: one change of tuning."""
-    if one.keys() != other.keys():
-        return False
-    pairs = [(one[name], other[name]) for name in one if one[name] != other[name]]
-    if len(pairs) != 2 or not all(a.isdigit() and b.isdigit() for a, b in pairs):
-        return False
-    return all(max(int(a), int(b)) <= 4 * min(int(a), int(b)) for a, b in pairs)
-
-
-def _add_retuned(pool: _Pool) -> None:
-    """Joins the sound variants of a family of which two sizes were changed together."""
-    sound = [variant for variant in pool.variants.values() if not variant.broken]
-    for index, variant in enumerate(sound):
-        for other in sound[:index]:
-            if _retuned(variant.choices, other.choices):
-                pool.edges.append((variant.key, other.key))
-
-
-def _pool() -> _Pool:
-    pool = _Pool()
-    _add_triton(pool)
-    _add_torch(pool)
-    _add_cuda(pool)
-    _add_broken(pool)
-    _add_edges(pool)
-    _add_retuned(pool)
-    return pool
 
 
 def generate() -> list[Variant]:
-    """Returns the pool, always the same and in the same order."""
-    return list(_pool().variants.values())
+    """The sources of the task."""
+    return make_pool().variants
 
 
 def extra_edges() -> list[tuple[Key, Key]]:
-    """Returns the named edits between families, for ``edit_graph``."""
-    return list(_pool().edges)
-
-
-EXTRA_EDGES = extra_edges()
+    """The edits that `edit_graph` cannot tell from the keys."""
+    return make_pool().edges

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.variant import Key, Variant, fill, make_key, make_variant, reskin
+from benchmarks.generators.pool import KEY_HASH, Draft, Pool
+from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill
+from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
 
 TASK = "fp8_quant"
-ENTRY = "run"
 OPERATION = "FP8 quantisation per group of 128: scale = max|x|/448, q = clamp(x/scale), float32 in and out"
 SHAPES: list[dict[str, int]] = [
     {"tokens": 256, "hidden": 4096},
     {"tokens": 256, "hidden": 8192},
     {"tokens": 4096, "hidden": 7168},
 ]
-CHECK_SHAPES: list[dict[str, int]] = [{"tokens": 6, "hidden": 1024}, {"tokens": 4, "hidden": 7168}]
 OUTPUT_DTYPES = ["float32", "float32"]
 TOLERANCE: dict[str, dict[str, float]] = {
     "q": {"rtol": 1e-4, "atol": 1e-3},
@@ -51,13 +51,13 @@ def reference(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (groups / scale).clamp(-448, 448).float().reshape(x.shape), scale.squeeze(-1).float()
 
 
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
 ALLOCATE = (
     "q = torch.empty_like(x)\n"
     "s = torch.empty(x.shape[0], x.shape[1] // 128, device=x.device, dtype=torch.float32)"
 )
 
-HOST = {
+HOST: dict[str | None, tuple[str, str]] = {
+    None: ("", ""),
     "clone_in": ("x = x.clone()", ""),
     "sync": ("", "torch.cuda.synchronize()"),
     "clone_out": ("", "q, s = q.clone(), s.clone()"),
@@ -67,124 +67,35 @@ HOST = {
     "double_sync": ("torch.cuda.synchronize()", "torch.cuda.synchronize()"),
 }
 
-RENAMES = {
-    "x_ptr": ["inp", "X", "input_ptr"],
-    "q_ptr": ["out", "Q", "output_ptr"],
-    "s_ptr": ["scales", "S", "scale_ptr"],
-    "amax": ["absmax", "mx", "group_max"],
-    "scale": ["sc", "factor", "quant_scale"],
-    "pid": ["group_id", "g", "idx"],
-    "offs": ["offsets", "cols", "i"],
-    "vals": ["v", "data", "block"],
-    "GROUP": ["GROUP_SIZE", "G", "BLOCK"],
-}
-NOTES = (
-    "Per-token-group FP8 quantisation.",
-    "Quantise activations in groups of 128 (e4m3 range, maximum 448).",
-    "Group quantisation.\n\nReturns the scaled values and one scale per group.\n",
-    "Candidate: group-wise dynamic quantisation.",
+MANNER = Manner(
+    names={
+        "x_ptr": ["inp", "X", "input_ptr"],
+        "q_ptr": ["out", "Q", "output_ptr"],
+        "s_ptr": ["scales", "S", "scale_ptr"],
+        "amax": ["absmax", "mx", "group_max"],
+        "scale": ["sc", "factor", "quant_scale"],
+        "pid": ["group_id", "g", "idx"],
+        "offs": ["offsets", "cols", "i"],
+        "vals": ["v", "data", "block"],
+        "GROUP": ["GROUP_SIZE", "G", "BLOCK"],
+    },
+    notes=(
+        "Per-token-group FP8 quantisation.",
+        "Quantise activations in groups of 128 (e4m3 range, maximum 448).",
+        "Group quantisation.\n\nReturns the scaled values and one scale per group.\n",
+        "Candidate: group-wise dynamic quantisation.",
+    ),
 )
-
-BUGS: dict[str, list[tuple[str, str]]] = {
-    "no_eps": [
-        ("tl.maximum(amax, 1e-10)", "amax"),
-        ("fmaxf(m, 1e-10f)", "m"),
-        ("fmaxf(warp_max(m), 1e-10f)", "warp_max(m)"),
-        (".clamp(min=1e-10)", ""),
-    ],
-    "no_abs": [("tl.max(tl.abs(vals)", "tl.max((vals)"), ("fabsf(", "("), (".abs()", "")],
-    "e5m2_range": [("448", "57344")],
-    "int8_range": [("448.0", "127.0"), ("448.f", "127.f")],
-    "multiplied": [("vals / scale", "vals * scale"), ("groups / scale", "groups * scale")],
-    "scale_inverted": [
-        ("tl.store(s_ptr + pid, scale)", "tl.store(s_ptr + pid, 1.0 / scale)"),
-        ("s[g] = scale;", "s[g] = 1.0f / scale;"),
-    ],
-    "group_64": [("GROUP=128", "GROUP=64"), ("x + g * 128", "x + g * 64")],
-    "wrong_axis": [("axis=1", "axis=0"), ("dim=-1", "dim=0"), ("amax(-1", "amax(1")],
-    "undefined_name": [("amax / 448.0", "absmax_value / 448.0"), ("/ 448.f", "/ FP8_MAX")],
-    "no_such_function": [
-        ("tl.abs(", "tl.fabs("),
-        ("tl.clamp(", "tl.clip("),
-        ("__shfl_xor_sync(", "__shfl_xor_all("),
-        ("torch.clamp(", "torch.clip_by_value("),
-    ],
-    "syntax": [
-        ("pid = tl.program_id(0)", "pid = tl.program_id(0):"),
-        ("int lane = ", "int lane == "),
-        ("def run(x):", "def run(x)"),
-    ],
-    "block_not_power_of_two": [("GROUPS=32", "GROUPS=24"), ("GROUPS=8", "GROUPS=12")],
-    "runtime_block": [("GROUP: tl.constexpr", "GROUP")],
-    "wild_pointer": [
-        ("x_ptr + pid * GROUP", "x_ptr + pid.to(tl.int64) * GROUP * 1000003"),
-        ("x + g * 128", "x + g * 128000003L"),
-    ],
-    "cpu_output": [("torch.empty_like(x)", 'torch.empty(x.shape, device="cpu")')],
-    "wrong_shape": [("return q, s", "return q, s.reshape(-1)")],
-    "one_output": [("return q, s", "return q")],
-    "swapped": [("return q, s", "return s, q"), ("return {q, s}", "return {s, q}")],
-    "half_precision": [
-        ("vals / scale", "(vals / scale).to(tl.float16).to(tl.float32)"),
-        ("x.view(", "x.bfloat16().view("),
-        ("x.reshape(", "x.half().reshape("),
-    ],
-    "real_fp8": [
-        ("vals / scale", "(vals / scale).to(tl.float8e4nv).to(tl.float32)"),
-        ("return q, s", "return q.to(torch.float8_e4m3fn).float(), s"),
-    ],
-    "too_many_warps": [
-        ("num_warps=8", "num_warps=64"),
-        ("num_warps=4", "num_warps=64"),
-        ("THREADS = 1024", "THREADS = 2048"),
-        ("THREADS = 128", "THREADS = 4096"),
-    ],
-    "no_import": [("import triton.language as tl\n", ""), ("import torch.nn.functional as F\n", "")],
-    "missing_sync": [("  __syncthreads();  // partial maxima are there\n", "")],
-    "short_shuffle": [("o = 16;", "o = 8;"), ("o = LANES / 2;", "o = LANES / 4;")],
-    "half_grid": [("(n_groups,)", "(n_groups // 2,)"), ("blocks = ", "blocks = 1 + 0 * ")],
-    "no_keepdim": [(", keepdim=True", "")],
-    "shared_too_large": [("__shared__ float part[32];", "__shared__ float part[65536];")],
-    "missing_semicolon": [("float scale = ", "float scale  =  1.0f\n  scale = ")],
-    "off_by_one_lane": [("lane + 32 * k", "lane + 31 * k"), ("lane + k * LANES", "lane + k * LANES + 1")],
-    "long_loop": [("for (int r = 0; r < 128; ++r) {", "for (long long r = 0; r < 400000000LL; ++r) {")],
-    "global_scale": [(".amax(dim=-1, keepdim=True)", ".max()")],
-    "scale_in_place": [("groups / scale", "groups.div_(scale)")],
-}
-
-
-def finish_up(choices: dict[str, object], code: str, bug: str | None, language: str = "triton") -> Variant:
-    """Makes the mistake, if one is asked for, and gives the source its author's manner."""
-    if bug:
-        choices["bug"] = bug
-        for text, replacement in BUGS[bug]:
-            if text in code:
-                code = code.replace(text, replacement)
-                break
-        else:
-            raise ValueError(f"no place for the mistake {bug} in {choices}")
-    key = make_key(choices)
-    code = code.replace("@name@", f"fp8_{abs(hash_of(key)):08x}")
-    return make_variant(
-        choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language
-    )
-
-
-def hash_of(key: Key) -> int:
-    """A stable number for a key, to name an extension."""
-    import zlib
-
-    return zlib.crc32(repr(key).encode())
 
 
 ONE_GROUP = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def quant_group(x_ptr, q_ptr, s_ptr, GROUP: tl.constexpr):
     pid = tl.program_id(0)
     offs = tl.arange(0, GROUP)
-    vals = tl.load(x_ptr + pid * GROUP + offs)@up@
+    vals = tl.load(x_ptr + pid * GROUP + offs)
     amax = tl.max(tl.abs(vals), axis=0)
     amax = tl.maximum(amax, 1e-10)
     scale = amax / 448.0
@@ -215,21 +126,20 @@ QUANTISE = {
 }
 
 
-def one_group(warps: int, math: str = "divide", host: str | None = None, bug: str | None = None) -> Variant:
+def one_group(warps: int, math: str = "divide", host: str | None = None) -> Draft:
     """A program per group."""
-    choices = {"algorithm": "one_group", "warps": warps, "math": math, "host": host, "bug": bug}
-    pre, post = HOST.get(host or "", ("", ""))
-    return finish_up(
-        choices, fill(ONE_GROUP, warps=warps, quantise=QUANTISE[math], pre=pre, post=post, up=""), bug
-    )
+    choices = {"algorithm": "one_group", "warps": warps, "math": math, "host": host}
+    pre, post = HOST[host]
+    code = fill(ONE_GROUP, warps=warps, quantise=QUANTISE[math], pre=pre, post=post)
+    return Draft(choices, code, manner=MANNER)
 
 
 GROUP_TILE = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def quant_tile(x_ptr, q_ptr, s_ptr, n_groups, GROUPS: tl.constexpr):
-    @index@
+    rows = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     live = rows < n_groups
     at = rows[:, None] * 128 + tl.arange(0, 128)[None, :]
     vals = tl.load(x_ptr + at, mask=live[:, None], other=0.0@load_hint@)
@@ -258,8 +168,7 @@ def group_tile(
     math: str = "divide",
     hints: bool = False,
     host: str | None = None,
-    bug: str | None = None,
-) -> Variant:
+) -> Draft:
     """Several groups per program, as a two-dimensional tile."""
     choices = {
         "algorithm": "group_tile",
@@ -268,9 +177,8 @@ def group_tile(
         "math": math,
         "hints": "evict" if hints else "none",
         "host": host,
-        "bug": bug,
     }
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     quantise = {
         "divide": "quantised = vals / scale[:, None]\nquantised = tl.minimum(tl.maximum(quantised, -448.0), 448.0)",
         "reciprocal": "inv = 1.0 / scale\nquantised = tl.clamp(vals * inv[:, None], -448.0, 448.0)",
@@ -287,15 +195,14 @@ def group_tile(
         quantise=quantise,
         pre=pre,
         post=post,
-        index="rows = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)",
-        load_hint=', eviction_policy="evict_first"' if hints else "",
-        store_hint=', eviction_policy="evict_first"' if hints else "",
+        load_hint=eviction("first", hints),
+        store_hint=eviction("first", hints),
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 ROW_LOOP = (
-    HEAD
+    TRITON_IMPORTS
     + '''
 @triton.jit
 def quant_row(x_ptr, q_ptr, s_ptr, hidden, WIDTH: tl.constexpr):
@@ -322,7 +229,7 @@ def run(x):
 )
 
 GRID2D = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def quant_2d(x, q, s, stride, per_row, NG: tl.constexpr):
@@ -349,7 +256,7 @@ def run(x):
 )
 
 PERSISTENT = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def quant_stride(x_ptr, q_ptr, s_ptr, n_groups, GROUPS: tl.constexpr, STAGES: tl.constexpr):
@@ -375,7 +282,7 @@ def run(x):
 )
 
 TWO_KERNELS = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def group_scales(x, s, n_groups, GROUPS: tl.constexpr):
@@ -402,7 +309,7 @@ def run(x):
 )
 
 SERIAL = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def serial_groups(x, q, s, n_groups, LANES: tl.constexpr):
@@ -427,7 +334,7 @@ def run(x):
 )
 
 AUTOTUNED = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.autotune(
     configs=[triton.Config({"NG": g}, num_warps=w) for g, w in @configs@],
@@ -452,16 +359,18 @@ def run(x):
 )
 
 
-def row_loop(width: int, warps: int, loop: str = "plain", bug: str | None = None) -> Variant:
+def row_loop(width: int, warps: int, loop: str = "plain") -> Draft:
     """A program per token."""
-    choices = {"algorithm": "row_loop", "width": width, "warps": warps, "loop": loop, "bug": bug}
+    choices = {"algorithm": "row_loop", "width": width, "warps": warps, "loop": loop}
     text = "range(0, per_row, WIDTH)" if loop == "plain" else "tl.range(0, per_row, WIDTH, num_stages=3)"
-    return finish_up(choices, fill(ROW_LOOP, width=width, warps=warps, loop=text, allocate=ALLOCATE), bug)
+    return Draft(
+        choices, fill(ROW_LOOP, width=width, warps=warps, loop=text, allocate=ALLOCATE), manner=MANNER
+    )
 
 
-def grid2d(groups: int, warps: int, order: str = "token_first", bug: str | None = None) -> Variant:
+def grid2d(groups: int, warps: int, order: str = "token_first") -> Draft:
     """A grid over tokens and blocks of groups."""
-    choices = {"algorithm": "grid2d", "groups": groups, "warps": warps, "order": order, "bug": bug}
+    choices = {"algorithm": "grid2d", "groups": groups, "warps": warps, "order": order}
     first = order == "token_first"
     code = fill(
         GRID2D,
@@ -471,10 +380,10 @@ def grid2d(groups: int, warps: int, order: str = "token_first", bug: str | None 
         warps=warps,
         grid="(tokens, blocks)" if first else "(blocks, tokens)",
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
-def persistent(waves: str, groups: int, warps: int, stages: int, bug: str | None = None) -> Variant:
+def persistent(waves: str, groups: int, warps: int, stages: int) -> Draft:
     """A fixed number of programs that stride over the tiles."""
     choices = {
         "algorithm": "persistent",
@@ -482,17 +391,16 @@ def persistent(waves: str, groups: int, warps: int, stages: int, bug: str | None
         "groups": groups,
         "warps": warps,
         "stages": stages,
-        "bug": bug,
     }
     if waves == "fixed_32":
         grid = "programs = 32"
     else:
         grid = f"programs = {waves} * torch.cuda.get_device_properties(x.device).multi_processor_count"
     code = fill(PERSISTENT, grid=grid, groups=groups, warps=warps, stages=stages, allocate=ALLOCATE)
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
-def two_kernels(scales: str, groups: int, block: str, warps: int, bug: str | None = None) -> Variant:
+def two_kernels(scales: str, groups: int, block: str, warps: int) -> Draft:
     """One launch for the scales, one to apply them; either may be left to PyTorch."""
     choices = {
         "algorithm": "two_kernels",
@@ -500,7 +408,6 @@ def two_kernels(scales: str, groups: int, block: str, warps: int, bug: str | Non
         "groups": groups,
         "block": block,
         "warps": warps,
-        "bug": bug,
     }
     if scales == "torch":
         first = "s.copy_(x.view(x.shape[0], -1, 128).abs().amax(dim=-1).clamp(min=1e-10) / 448.0)"
@@ -513,22 +420,29 @@ def two_kernels(scales: str, groups: int, block: str, warps: int, bug: str | Non
         second = "q = (x.view(x.shape[0], -1, 128) / s.unsqueeze(-1)).clamp(-448.0, 448.0).view_as(x)"
     else:
         second = f"apply_scales[(triton.cdiv(n, {block}),)](x, s, q, n, BLOCK={block}, num_warps={warps})"
-    return finish_up(choices, fill(TWO_KERNELS, scales=first, apply=second, allocate=ALLOCATE), bug)
+    return Draft(choices, fill(TWO_KERNELS, scales=first, apply=second, allocate=ALLOCATE), manner=MANNER)
 
 
-def serial(lanes: int, warps: int) -> Variant:
+def serial(lanes: int, warps: int) -> Draft:
     """A lane per group."""
     code = fill(SERIAL, lanes=lanes, warps=warps, allocate=ALLOCATE)
-    return finish_up({"algorithm": "serial", "lanes": lanes, "warps": warps}, code, None)
+    return Draft({"algorithm": "serial", "lanes": lanes, "warps": warps}, code, manner=MANNER)
 
 
-def autotuned(name: str, configs: list[tuple[int, int]]) -> Variant:
+AUTOTUNE = {
+    "usual": [(4, 4), (8, 4), (16, 4), (32, 8)],
+    "small": [(1, 1), (2, 1), (4, 2)],
+    "wide": [(16, 4), (32, 8), (64, 8)],
+}
+
+
+def autotuned(name: str) -> Draft:
     """The tile kernel with a list of configurations."""
-    code = fill(AUTOTUNED, configs=configs, allocate=ALLOCATE)
-    return finish_up({"algorithm": "autotuned", "configs": name}, code, None)
+    code = fill(AUTOTUNED, configs=AUTOTUNE[name], allocate=ALLOCATE)
+    return Draft({"algorithm": "autotuned", "configs": name}, code, manner=MANNER)
 
 
-# ------------------------------------------------------------------------------------------------------ CUDA C++
+# ------------------------------------------------------------------------------------------------- CUDA C++
 
 INLINE = '''
 import torch
@@ -537,7 +451,6 @@ from torch.utils.cpp_extension import load_inline
 cuda_source = r"""
 #include <torch/extension.h>
 #include <cuda_runtime.h>
-@includes@
 
 @kernel@
 
@@ -558,7 +471,7 @@ extension = load_inline(
     cpp_sources=cpp_source,
     cuda_sources=cuda_source,
     functions=["quantise"],
-    extra_cuda_cflags=[@flags@],
+    extra_cuda_cflags=["@option@"],
 )
 
 
@@ -589,30 +502,27 @@ def run(x):
 
 
 def cuda_source(
-    choices: dict[str, object],
+    choices: Mapping[str, object],
     kernel: str,
     launch: str,
     *,
-    includes: str = "",
-    flags: str = '"-O3"',
+    option: str = "-O3",
     host: str | None = None,
-    bug: str | None = None,
     contiguous: bool = False,
-) -> Variant:
+) -> Draft:
     """Wraps a kernel in an extension built from the Python module."""
-    pre, post = HOST.get(host or "", ("", ""))
-    choices = {**choices, "host": host}
+    pre, post = HOST[host]
     code = fill(
-        INLINE.replace("@name@", "<name>"),
-        kernel=kernel.strip("\n"),
+        INLINE,
+        name=f"fp8_{KEY_HASH}",
+        kernel=kernel,
         launch=launch,
-        includes=includes,
-        flags=flags,
+        option=option,
         pre=pre,
         post=post,
         contiguous="x = x.contiguous();" if contiguous else "",
-    ).replace("<name>", "@name@")
-    return finish_up(choices, code, bug, "cuda")
+    )
+    return Draft({**choices, "host": host}, code, "cuda")
 
 
 WARP = """
@@ -625,7 +535,7 @@ __device__ __forceinline__ float warp_max(float m) {
 __device__ __forceinline__ float quant(float v, float inv) { return fminf(fmaxf(v @op@ inv, -448.f), 448.f); }
 
 // one warp per group of 128
-__global__ void @bounds@quant_warp(const float* __restrict__ x, float* __restrict__ q, float* __restrict__ s, \
+__global__ void quant_warp(const float* __restrict__ x, float* __restrict__ q, float* __restrict__ s, \
 int64_t groups) {
   @first@
   int lane = threadIdx.x & 31;
@@ -634,46 +544,50 @@ int64_t groups) {
 """
 WARP_BODY = {
     "4": """const float4* src = reinterpret_cast<const float4*>(x + g * 128);
-float4 v = {LD}(src + lane);
+float4 v = @load@(src + lane);
 float m = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 m = fmaxf(warp_max(m), 1e-10f);
 float scale = m / 448.f;
-{INV}
+float inv = @inverse@;
 float4 r = make_float4(quant(v.x, inv), quant(v.y, inv), quant(v.z, inv), quant(v.w, inv));
-{ST}(reinterpret_cast<float4*>(q + g * 128) + lane, r);
+@store@(reinterpret_cast<float4*>(q + g * 128) + lane, r);
 if (lane == 0) s[g] = scale;""",
     "2": """const float2* src = reinterpret_cast<const float2*>(x + g * 128);
-float2 a = {LD}(src + lane);
-float2 b = {LD}(src + lane + 32);
+float2 a = @load@(src + lane);
+float2 b = @load@(src + lane + 32);
 float m = fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(b.x), fabsf(b.y)));
 m = fmaxf(warp_max(m), 1e-10f);
 float scale = m / 448.f;
-{INV}
+float inv = @inverse@;
 float2* dst = reinterpret_cast<float2*>(q + g * 128);
-{ST}(dst + lane, make_float2(quant(a.x, inv), quant(a.y, inv)));
-{ST}(dst + lane + 32, make_float2(quant(b.x, inv), quant(b.y, inv)));
+@store@(dst + lane, make_float2(quant(a.x, inv), quant(a.y, inv)));
+@store@(dst + lane + 32, make_float2(quant(b.x, inv), quant(b.y, inv)));
 if (lane == 0) s[g] = scale;""",
     "1": """const float* src = x + g * 128;
 float v[4];
 float m = 0.f;
 #pragma unroll
 for (int k = 0; k < 4; ++k) {
-  v[k] = {LD}(src + lane + 32 * k);
+  v[k] = @load@(src + lane + 32 * k);
   m = fmaxf(m, fabsf(v[k]));
 }
 m = fmaxf(warp_max(m), 1e-10f);
 float scale = m / 448.f;
-{INV}
+float inv = @inverse@;
 #pragma unroll
-for (int k = 0; k < 4; ++k) {ST}(q + g * 128 + lane + 32 * k, quant(v[k], inv));
+for (int k = 0; k < 4; ++k) @store@(q + g * 128 + lane + 32 * k, quant(v[k], inv));
 if (lane == 0) s[g] = scale;""",
     "reload": """float m = 0.f;
 for (int k = lane; k < 128; k += 32) m = fmaxf(m, fabsf(x[g * 128 + k]));
 m = fmaxf(warp_max(m), 1e-10f);
 float scale = m / 448.f;
-{INV}
+float inv = @inverse@;
 for (int k = lane; k < 128; k += 32) q[g * 128 + k] = quant(x[g * 128 + k], inv);
 if (lane == 0) s[g] = scale;""",
+}
+WARP_MACROS = {
+    "LOAD": "#define LOAD(p) (*(p))\n",
+    "STORE": "#define STORE(p, v) (*(p) = (v))\n",
 }
 
 
@@ -684,9 +598,8 @@ def warp(
     math: str = "divide",
     grid: str = "exact",
     host: str | None = None,
-    bug: str | None = None,
     flags: str = "O3",
-) -> Variant:
+) -> Draft:
     """A warp per group."""
     choices = {
         "algorithm": "warp",
@@ -697,38 +610,28 @@ def warp(
         "grid": grid,
         "flags": flags,
     }
-    load, store = {"plain": ("LOAD", "STORE"), "streaming": ("__ldcs", "__stcs"), "ldg": ("__ldg", "STORE")}[
-        cache
-    ]
-    body = WARP_BODY[vector].replace("{LD}", load).replace("{ST}", store)
-    body = body.replace("{INV}", "float inv = scale;" if math == "divide" else "float inv = 448.f / m;")
-    helpers = ""
-    if "LOAD(" in body:
-        helpers += "#define LOAD(p) (*(p))\n"
-    if "STORE(" in body:
-        helpers += "#define STORE(p, v) (*(p) = (v))\n"
+    body = fill(
+        WARP_BODY[vector],
+        load="LOAD" if cache == "plain" else "__ldcs",
+        store="STORE" if cache == "plain" else "__stcs",
+        inverse="scale" if math == "divide" else "448.f / m",
+    )
     index = "(int64_t(blockIdx.x) * blockDim.x + threadIdx.x) >> 5"
     if grid == "exact":
         first = f"int64_t g = {index};\nif (g >= groups) return;"
         loop = body
-        launch = "int blocks = int((groups * 32 + THREADS - 1) / THREADS);"
+        blocks = "int blocks = int((groups * 32 + THREADS - 1) / THREADS);"
     else:
         first = f"int64_t warps = (int64_t(gridDim.x) * blockDim.x) >> 5;\nint64_t begin = {index};"
-        loop = "for (int64_t g = begin; g < groups; g += warps) {\n  " + body.replace("\n", "\n  ") + "\n}"
-        launch = f"int blocks = {grid};  // grid-stride loop"
-    kernel = fill(
-        helpers + WARP,
-        op="/" if math == "divide" else "*",
-        bounds="",
-        first=first,
-        loop=loop,
-    )
+        loop = "for (int64_t g = begin; g < groups; g += warps) {\n  @body@\n}"
+        blocks = f"int blocks = {grid};  // grid-stride loop"
+    macros = "".join(text for name, text in WARP_MACROS.items() if f"{name}(" in body)
+    kernel = fill(macros + WARP, op="/" if math == "divide" else "*", first=first, loop=loop, body=body)
     launch = (
-        f"const int THREADS = {threads};\n{launch}\nquant_warp<<<blocks, THREADS>>>(x.data_ptr<float>(), "
+        f"const int THREADS = {threads};\n{blocks}\nquant_warp<<<blocks, THREADS>>>(x.data_ptr<float>(), "
         "q.data_ptr<float>(), s.data_ptr<float>(), groups);"
     )
-    option = {"O3": '"-O3"', "fast": '"-O3", "--use_fast_math"', "O0": '"-O0"'}[flags]
-    return cuda_source(choices, kernel, launch, host=host, bug=bug, flags=option)
+    return cuda_source(choices, kernel, launch, host=host, option=f"-{flags}")
 
 
 LANES_KERNEL = """
@@ -766,7 +669,7 @@ __global__ void quant_lanes(const float* x, float* q, float* s, int64_t groups) 
 """
 
 
-def lanes(count: int, threads: int, layout: str = "interleaved", bug: str | None = None) -> Variant:
+def lanes(count: int, threads: int, layout: str = "interleaved") -> Draft:
     """A part of a warp per group."""
     choices = {"algorithm": "lanes", "lanes": count, "threads": threads, "layout": layout}
     kernel = fill(LANES_KERNEL, at="lane + k * LANES" if layout == "interleaved" else "lane * V + k")
@@ -775,7 +678,7 @@ def lanes(count: int, threads: int, layout: str = "interleaved", bug: str | None
         f"quant_lanes<{count}><<<(total + THREADS - 1) / THREADS, THREADS>>>(\n"
         "    x.data_ptr<float>(), q.data_ptr<float>(), s.data_ptr<float>(), groups);"
     )
-    return cuda_source(choices, kernel, launch, bug=bug, contiguous=True)
+    return cuda_source(choices, kernel, launch, contiguous=True)
 
 
 BLOCK_GROUP = """
@@ -823,12 +726,12 @@ float m = best;""",
 }
 
 
-def block_group(reduce: str, host: str | None = None, bug: str | None = None) -> Variant:
+def block_group(reduce: str, host: str | None = None) -> Draft:
     """A block of 128 threads per group."""
     kernel = fill(BLOCK_GROUP, reduce=BLOCK_REDUCE[reduce])
     launch = "quant_block<<<groups, 128>>>(x.data_ptr<float>(), q.data_ptr<float>(), s.data_ptr<float>());"
     choices = {"algorithm": "block_group", "reduce": reduce}
-    return cuda_source(choices, kernel, launch, host=host, bug=bug)
+    return cuda_source(choices, kernel, launch, host=host)
 
 
 THREAD_GROUP = """
@@ -848,15 +751,6 @@ THREAD_LOOPS = {
         "for (int r = 0; r < 128; ++r) {\n  m = fmaxf(m, fabsf(mine[r]));\n}",
         "for (int r = 0; r < 128; ++r) {\n  q[g * 128 + r] = fminf(fmaxf(mine[r] / scale, -448.f), 448.f);\n}",
     ),
-    "float4": (
-        "const float4* m4 = (const float4*)mine;\n#pragma unroll 8\n"
-        "for (int r = 0; r < 32; ++r) {\n  float4 v = m4[r];\n"
-        "  m = fmaxf(m, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));\n}",
-        "float4* q4 = (float4*)(q + g * 128);\n#pragma unroll 8\nfor (int r = 0; r < 32; ++r) {\n  float4 v = m4[r];\n"
-        "  v.x = fminf(fmaxf(v.x / scale, -448.f), 448.f);\n  v.y = fminf(fmaxf(v.y / scale, -448.f), 448.f);\n"
-        "  v.z = fminf(fmaxf(v.z / scale, -448.f), 448.f);\n  v.w = fminf(fmaxf(v.w / scale, -448.f), 448.f);\n"
-        "  q4[r] = v;\n}",
-    ),
     "double": (
         "double best = 0.0;\nfor (int r = 0; r < 128; ++r) {\n"
         "  best = fmax(best, fabs((double)mine[r]));\n}\nm = (float)best;",
@@ -866,7 +760,7 @@ THREAD_LOOPS = {
 }
 
 
-def thread_group(loops: str, threads: int, bug: str | None = None) -> Variant:
+def thread_group(loops: str, threads: int) -> Draft:
     """A thread per group."""
     first, second = THREAD_LOOPS[loops]
     launch = (
@@ -874,7 +768,7 @@ def thread_group(loops: str, threads: int, bug: str | None = None) -> Variant:
         "    x.data_ptr<float>(), q.data_ptr<float>(), s.data_ptr<float>(), groups);"
     )
     choices = {"algorithm": "thread_group", "loops": loops, "threads": threads}
-    return cuda_source(choices, fill(THREAD_GROUP, first=first, second=second), launch, bug=bug)
+    return cuda_source(choices, fill(THREAD_GROUP, first=first, second=second), launch)
 
 
 BLOCK_ROW = """
@@ -904,7 +798,7 @@ __global__ void quant_token(const float* __restrict__ x, float* __restrict__ q, 
 """
 
 
-def block_row(threads: int, staged: bool, bug: str | None = None) -> Variant:
+def block_row(threads: int, staged: bool) -> Draft:
     """A block per token, with or without a copy of the row in shared memory."""
     stage = "for (int i = threadIdx.x; i < hidden; i += blockDim.x) staged[i] = row[i];\n__syncthreads();"
     shared = "hidden * sizeof(float)" if staged else "0"
@@ -915,7 +809,7 @@ def block_row(threads: int, staged: bool, bug: str | None = None) -> Variant:
     )
     choices = {"algorithm": "block_row", "threads": threads, "staged": staged}
     kernel = fill(BLOCK_ROW, stage=stage if staged else "", source="staged" if staged else "row")
-    return cuda_source(choices, kernel, launch, bug=bug)
+    return cuda_source(choices, kernel, launch)
 
 
 CUDA_TWO = """
@@ -930,42 +824,21 @@ __global__ void group_max(const float* x, float* s, int64_t groups) {
 }
 
 __global__ void scale_all(const float* x, const float* s, float* q, int64_t n) {
-  @apply@
+  int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+  if (i < n) q[i] = fminf(fmaxf(x[i] / s[i / 128], -448.f), 448.f);
 }
 """
-CUDA_APPLY = {
-    "scalar": (
-        "int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;\n"
-        "if (i < n) q[i] = fminf(fmaxf(x[i] / s[i / 128], -448.f), 448.f);",
-        1,
-    ),
-    "float4": (
-        "int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;\nif (i * 4 >= n) return;\n"
-        "float4 v = ((const float4*)x)[i];\nfloat inv = 1.f / s[i / 32];\n"
-        "v.x = fminf(fmaxf(v.x * inv, -448.f), 448.f);\nv.y = fminf(fmaxf(v.y * inv, -448.f), 448.f);\n"
-        "v.z = fminf(fmaxf(v.z * inv, -448.f), 448.f);\nv.w = fminf(fmaxf(v.w * inv, -448.f), 448.f);\n"
-        "((float4*)q)[i] = v;",
-        4,
-    ),
-}
 
 
-def cuda_two(apply: str, threads: int, host: str | None = None, bug: str | None = None) -> Variant:
+def cuda_two(threads: int, host: str | None = None) -> Draft:
     """Two launches in CUDA C++."""
-    body, width = CUDA_APPLY[apply]
     launch = (
         f"const int T = {threads};\nconst int64_t n = x.numel();\n"
         "group_max<<<(groups * 32 + T - 1) / T, T>>>(x.data_ptr<float>(), s.data_ptr<float>(), groups);\n"
-        f"scale_all<<<(n / {width} + T - 1) / T, T>>>(x.data_ptr<float>(), "
-        "s.data_ptr<float>(), q.data_ptr<float>(), n);"
+        "scale_all<<<(n / 1 + T - 1) / T, T>>>(x.data_ptr<float>(), s.data_ptr<float>(), q.data_ptr<float>(), n);"
     )
-    if host == "device_sync":
-        launch = (
-            launch.replace("groups);\n", "groups);\ncudaDeviceSynchronize();\n")
-            + "\ncudaDeviceSynchronize();"
-        )
-    choices = {"algorithm": "cuda_two", "apply": apply, "threads": threads}
-    return cuda_source(choices, fill(CUDA_TWO, apply=body), launch, host=host, bug=bug)
+    choices = {"algorithm": "cuda_two", "apply": "scalar", "threads": threads}
+    return cuda_source(choices, fill(CUDA_TWO), launch, host=host)
 
 
 NVRTC_KERNELS = {
@@ -1033,7 +906,7 @@ NVRTC_BLOCKS = {
 }
 
 
-def nvrtc(kernel: str, threads: int, bug: str | None = None) -> Variant:
+def nvrtc(kernel: str, threads: int) -> Draft:
     """A kernel built at run time, without an extension."""
     code = fill(
         NVRTC,
@@ -1042,10 +915,10 @@ def nvrtc(kernel: str, threads: int, bug: str | None = None) -> Variant:
         threads=threads,
         blocks=NVRTC_BLOCKS[kernel].format(t=threads),
     )
-    return finish_up({"algorithm": "nvrtc", "kernel": kernel, "threads": threads}, code, bug, "cuda")
+    return Draft({"algorithm": "nvrtc", "kernel": kernel, "threads": threads}, code, "cuda")
 
 
-# ------------------------------------------------------------------------------------------------------ PyTorch
+# -------------------------------------------------------------------------------------------------- PyTorch
 
 TORCH: dict[str, str] = {
     "chain": """import torch
@@ -1312,9 +1185,9 @@ def run(x):
 }
 
 
-def torch_source(name: str, bug: str | None = None) -> Variant:
+def torch_source(name: str) -> Draft:
     """Plain PyTorch."""
-    return finish_up({"algorithm": "torch", "form": name}, TORCH[name], bug, "pytorch")
+    return Draft({"algorithm": "torch", "form": name}, TORCH[name], "pytorch")
 
 
 WRAPS = {
@@ -1362,71 +1235,89 @@ def run(x):
 }
 
 
-def wrapped(base: Variant, wrap: str) -> Variant:
-    """A sound kernel inside a careless wrapper."""
-    code = base.code.replace("def run(x):", "def launch(x):") + WRAPS[wrap]
-    return make_variant({**base.choices, "wrap": wrap}, code, base.language)
-
+# ------------------------------------------------------------------------------------------------- the pool
 
 # A first version as one writes it: one kernel finds the scales, another divides, a group per program each.
-SEED_KEY: Key = make_key(
-    {"algorithm": "two_kernels", "block": 128, "groups": 1, "scales": "triton", "warps": 4}
-)
+SEED = two_kernels("triton", 1, "128", 4)
 
 
-def generate() -> list[Variant]:
-    """Returns the pool, in a fixed order."""
-    pool: list[Variant] = []
-    pool += [one_group(w, m) for w, m in product((1, 2, 4, 8), ("divide", "clamp", "reciprocal"))]
-    pool += [one_group(w, "where") for w in (1, 4)]
-    pool += [one_group(w, "float64") for w in (1, 4)]
-    pool += [one_group(4, "divide", host=h) for h in ("clone_in", "sync", "nan_check", "final_clamp", "item")]
-    pool += [
+def add_triton(pool: Pool) -> None:
+    """Adds the sound Triton sources."""
+    pool.add(one_group(w, m) for w, m in product((1, 2, 4, 8), ("divide", "clamp", "reciprocal")))
+    pool.add(one_group(w, "where") for w in (1, 4))
+    pool.add(one_group(w, "float64") for w in (1, 4))
+    pool.add(one_group(4, "divide", host=h) for h in ("clone_in", "sync", "nan_check", "final_clamp", "item"))
+    pool.add(
         group_tile(g, w)
         for g, w in ((2, 1), (2, 4), (2, 8), (8, 4), (8, 8), (16, 4), (32, 4), (64, 8), (128, 8))
-    ]
-    pool += [group_tile(8, 4, "reciprocal"), group_tile(16, 4, hints=True)]
-    pool += [group_tile(8, 4, "where"), group_tile(8, 4, host="sync"), group_tile(8, 4, host="double_sync")]
-    pool += [group_tile(8, 4, host=h) for h in ("clone_out", "nan_check")]
-    pool += [row_loop(w, n) for w, n in product((1, 4, 16), (4, 8))]
-    pool += [
-        row_loop(64, 8),
-        row_loop(64, 16),
-        row_loop(4, 4, "staged"),
-        row_loop(16, 8, "staged"),
-        row_loop(1, 4, "staged"),
-    ]
-    pool += [row_loop(1, 1), row_loop(4, 1)]
-    pool += [grid2d(g, w) for g, w in ((1, 1), (1, 4), (4, 1), (4, 4), (8, 4))]
-    pool += [grid2d(g, 4, "block_first") for g in (1, 4)]
-    pool += [persistent(v, g, 4, s) for v, g, s in (("2", 8, 1), ("8", 8, 1), ("2", 32, 1), ("2", 32, 3))]
-    pool += [persistent("fixed_32", 8, 4, 1), persistent("fixed_32", 1, 4, 1), persistent("1", 1, 4, 1)]
-    pool += [two_kernels("triton", g, b, w) for g, b, w in product((4, 16), ("256", "1024"), (4, 8))]
-    pool += [two_kernels("triton", 1, b, 4) for b in ("128", "256")]
-    pool += [two_kernels("torch", 4, b, 4) for b in ("256", "1024")]
-    pool += [two_kernels("triton", 4, "torch", 4), two_kernels("triton", 16, "torch", 4)]
-    pool += [serial(32, 1), serial(128, 4), serial(256, 4)]
-    pool += [
-        autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)]),
-        autotuned("small", [(1, 1), (2, 1), (4, 2)]),
-        autotuned("wide", [(16, 4), (32, 8), (64, 8)]),
-    ]
-    # CUDA C++
-    pool += [warp(v, t) for v, t in (("1", 128), ("1", 256), ("1", 1024), ("2", 256), ("4", 128), ("4", 256))]
-    pool += [warp("reload", 256), warp("4", 32), warp("1", 32), warp("4", 256, "streaming")]
-    pool += [warp("4", 256, "plain", "reciprocal")]
-    pool += [warp("4", 256, grid=g) for g in ("132", "2112")] + [
-        warp("1", 256, grid=g) for g in ("132", "16")
-    ]
-    pool += [warp("1", 256, flags="O0")]
-    pool += [warp("4", 256, host=h) for h in ("sync", "clone_in", "nan_check")]
-    pool += [lanes(n, 256) for n in (2, 4, 8, 16)] + [lanes(8, 256, "blocked")]
-    pool += [block_group(r) for r in BLOCK_REDUCE] + [block_group("tree", host="clone_out")]
-    pool += [thread_group("scalar", t) for t in (64, 256)] + [thread_group("double", 128)]
-    pool += [block_row(t, s) for t, s in ((256, False), (512, True))]
-    pool += [cuda_two("scalar", t) for t in (64, 256, 1024)]
-    pool += [cuda_two("scalar", 256, host="nan_check")]
-    pool += [
+    )
+    pool.add(
+        [
+            group_tile(8, 4, "reciprocal"),
+            group_tile(16, 4, hints=True),
+            group_tile(8, 4, "where"),
+            group_tile(8, 4, host="sync"),
+            group_tile(8, 4, host="double_sync"),
+        ]
+    )
+    pool.add(group_tile(8, 4, host=h) for h in ("clone_out", "nan_check"))
+    pool.add(row_loop(w, n) for w, n in product((1, 4, 16), (4, 8)))
+    pool.add(
+        [
+            row_loop(64, 8),
+            row_loop(64, 16),
+            row_loop(4, 4, "staged"),
+            row_loop(16, 8, "staged"),
+            row_loop(1, 4, "staged"),
+            row_loop(1, 1),
+            row_loop(4, 1),
+        ]
+    )
+    pool.add(grid2d(g, w) for g, w in ((1, 1), (1, 4), (4, 1), (4, 4), (8, 4)))
+    pool.add(grid2d(g, 4, "block_first") for g in (1, 4))
+    pool.add(persistent(v, g, 4, s) for v, g, s in (("2", 8, 1), ("8", 8, 1), ("2", 32, 1), ("2", 32, 3)))
+    pool.add([persistent("fixed_32", 8, 4, 1), persistent("fixed_32", 1, 4, 1), persistent("1", 1, 4, 1)])
+    pool.add(two_kernels("triton", g, b, w) for g, b, w in product((4, 16), ("256", "1024"), (4, 8)))
+    pool.add(two_kernels("triton", 1, b, 4) for b in ("128", "256"))
+    pool.add(two_kernels("torch", 4, b, 4) for b in ("256", "1024"))
+    pool.add(
+        [
+            two_kernels("triton", 4, "torch", 4),
+            two_kernels("triton", 16, "torch", 4),
+            serial(32, 1),
+            serial(128, 4),
+            serial(256, 4),
+        ]
+    )
+    pool.add(autotuned(name) for name in AUTOTUNE)
+
+
+def add_cuda(pool: Pool) -> None:
+    """Adds the sound CUDA C++ sources."""
+    pool.add(warp(v, t) for v, t in (("1", 128), ("1", 256), ("1", 1024), ("2", 256), ("4", 128), ("4", 256)))
+    pool.add(
+        [
+            warp("reload", 256),
+            warp("4", 32),
+            warp("1", 32),
+            warp("4", 256, "streaming"),
+            warp("4", 256, "plain", "reciprocal"),
+        ]
+    )
+    pool.add(warp("4", 256, grid=g) for g in ("132", "2112"))
+    pool.add(warp("1", 256, grid=g) for g in ("132", "16"))
+    pool.add([warp("1", 256, flags="O0")])
+    pool.add(warp("4", 256, host=h) for h in ("sync", "clone_in", "nan_check"))
+    pool.add(lanes(n, 256) for n in (2, 4, 8, 16))
+    pool.add([lanes(8, 256, "blocked")])
+    pool.add(block_group(r) for r in BLOCK_REDUCE)
+    pool.add([block_group("tree", host="clone_out")])
+    pool.add(thread_group("scalar", t) for t in (64, 256))
+    pool.add([thread_group("double", 128)])
+    pool.add(block_row(t, s) for t, s in ((256, False), (512, True)))
+    pool.add(cuda_two(t) for t in (64, 256, 1024))
+    pool.add([cuda_two(256, host="nan_check")])
+    pool.add(
         nvrtc(k, t)
         for k, t in (
             ("warp4", 256),
@@ -1436,9 +1327,17 @@ def generate() -> list[Variant]:
             ("shared", 256),
             ("shared", 512),
         )
-    ]
-    pool += [torch_source(name) for name in TORCH]
-    bases = [
+    )
+
+
+def add_torch(pool: Pool) -> None:
+    """Adds the sound PyTorch sources."""
+    pool.add(torch_source(name) for name in TORCH)
+
+
+def add_wrapped(pool: Pool) -> None:
+    """Adds sound kernels inside careless wrappers."""
+    parents = [
         one_group(4),
         one_group(1),
         group_tile(8, 4),
@@ -1450,91 +1349,143 @@ def generate() -> list[Variant]:
         nvrtc("shared", 256),
         torch_source("chain"),
     ]
-    pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
-    # What does not work.
-    pool += [
-        two_kernels("triton", 4, "256", 4, bug=b)
-        for b in ("no_such_function", "cpu_output", "no_import", "one_output")
-    ]
-    pool += [
-        one_group(4, bug=b)
-        for b in (
-            "no_eps",
-            "no_abs",
-            "undefined_name",
-            "runtime_block",
-            "multiplied",
-            "scale_inverted",
-            "group_64",
-            "wild_pointer",
-            "half_grid",
-            "real_fp8",
-        )
-    ]
-    pool += [
-        one_group(8, bug="too_many_warps"),
-        one_group(1, bug="half_precision"),
-        one_group(2, bug="syntax"),
-    ]
-    pool += [group_tile(8, 4, bug=b) for b in ("wrong_axis", "int8_range", "swapped")]
-    pool += [group_tile(32, 4, bug="block_not_power_of_two"), row_loop(4, 4, bug="wrong_shape")]
-    pool += [warp("1", 256, bug=b) for b in ("short_shuffle", "off_by_one_lane", "undefined_name", "no_eps")]
-    pool += [warp("4", 256, bug=b) for b in ("syntax", "wild_pointer", "missing_semicolon")]
-    pool += [
-        warp("4", 128, bug="too_many_warps"),
-        lanes(8, 256, bug="short_shuffle"),
-        lanes(8, 256, bug="no_such_function"),
-    ]
-    pool += [block_group("shuffle", bug=b) for b in ("missing_sync", "shared_too_large", "no_abs")]
-    pool += [thread_group("scalar", 64, bug="long_loop")]
-    pool += [
-        torch_source("chain", bug="global_scale"),
-        torch_source("chain", bug="no_keepdim"),
-        torch_source("reciprocal", bug="half_precision"),
-        torch_source("reshape_flat", bug="e5m2_range"),
-        torch_source("max_pool", bug="no_import"),
-        torch_source("chain", bug="scale_in_place"),
-    ]
-    return pool
+    pool.add_wrapped(parents, WRAPS)
+
+
+def break_triton(pool: Pool) -> None:
+    """Adds Triton sources that fail, each derived from a sound one."""
+    pool.add_broken(
+        two_kernels("triton", 4, "256", 4),
+        no_such_function={"tl.abs(": "tl.fabs("},
+        cpu_output={"torch.empty_like(x)": 'torch.empty(x.shape, device="cpu")'},
+        no_import={"import triton.language as tl\n": ""},
+        one_output={"return q, s": "return q"},
+    )
+    pool.add_broken(
+        one_group(4),
+        no_eps={"tl.maximum(amax, 1e-10)": "amax"},
+        no_abs={"tl.max(tl.abs(vals)": "tl.max((vals)"},
+        undefined_name={"amax / 448.0": "absmax_value / 448.0"},
+        runtime_block={"GROUP: tl.constexpr": "GROUP"},
+        multiplied={"vals / scale": "vals * scale"},
+        scale_inverted={"tl.store(s_ptr + pid, scale)": "tl.store(s_ptr + pid, 1.0 / scale)"},
+        group_64={"GROUP=128": "GROUP=64"},
+        wild_pointer={"x_ptr + pid * GROUP": "x_ptr + pid.to(tl.int64) * GROUP * 1000003"},
+        half_grid={"(n_groups,)": "(n_groups // 2,)"},
+        real_fp8={"vals / scale": "(vals / scale).to(tl.float8e4nv).to(tl.float32)"},
+    )
+    pool.add_broken(one_group(8), too_many_warps={"num_warps=8": "num_warps=64"})
+    pool.add_broken(
+        one_group(1), half_precision={"vals / scale": "(vals / scale).to(tl.float16).to(tl.float32)"}
+    )
+    pool.add_broken(one_group(2), syntax={"pid = tl.program_id(0)": "pid = tl.program_id(0):"})
+    pool.add_broken(
+        group_tile(8, 4),
+        wrong_axis={"axis=1": "axis=0"},
+        int8_range={"448.0": "127.0"},
+        swapped={"return q, s": "return s, q"},
+    )
+    pool.add_broken(group_tile(32, 4), block_not_power_of_two={"GROUPS=32": "GROUPS=24"})
+    pool.add_broken(row_loop(4, 4), wrong_shape={"return q, s": "return q, s.reshape(-1)"})
+
+
+def break_cuda(pool: Pool) -> None:
+    """Adds CUDA C++ sources that fail."""
+    pool.add_broken(
+        warp("1", 256),
+        short_shuffle={"o = 16;": "o = 8;"},
+        off_by_one_lane={"lane + 32 * k": "lane + 31 * k"},
+        undefined_name={"/ 448.f": "/ FP8_MAX"},
+        no_eps={"fmaxf(warp_max(m), 1e-10f)": "warp_max(m)"},
+    )
+    pool.add_broken(
+        warp("4", 256),
+        syntax={"int lane = ": "int lane == "},
+        wild_pointer={"x + g * 128": "x + g * 128000003L"},
+        missing_semicolon={"float scale = ": "float scale  =  1.0f\n  scale = "},
+    )
+    pool.add_broken(warp("4", 128), too_many_warps={"THREADS = 128": "THREADS = 4096"})
+    pool.add_broken(
+        lanes(8, 256),
+        short_shuffle={"o = LANES / 2;": "o = LANES / 4;"},
+        no_such_function={"__shfl_xor_sync(": "__shfl_xor_all("},
+    )
+    pool.add_broken(
+        block_group("shuffle"),
+        missing_sync={"  __syncthreads();  // partial maxima are there\n": ""},
+        shared_too_large={"__shared__ float part[32];": "__shared__ float part[65536];"},
+        no_abs={"fabsf(": "("},
+    )
+    pool.add_broken(
+        thread_group("scalar", 64),
+        long_loop={"for (int r = 0; r < 128; ++r) {": "for (long long r = 0; r < 400000000LL; ++r) {"},
+    )
+
+
+def break_torch(pool: Pool) -> None:
+    """Adds PyTorch sources that fail."""
+    pool.add_broken(
+        torch_source("chain"),
+        global_scale={".amax(dim=-1, keepdim=True)": ".max()"},
+        no_keepdim={", keepdim=True": ""},
+    )
+    pool.add_broken(torch_source("reciprocal"), half_precision={"x.view(": "x.bfloat16().view("})
+    pool.add_broken(torch_source("reshape_flat"), e5m2_range={"448": "57344"})
+    pool.add_broken(torch_source("max_pool"), no_import={"import torch.nn.functional as F\n": ""})
+    pool.add_broken(torch_source("chain"), scale_in_place={"groups / scale": "groups.div_(scale)"})
+
+
+def link_families(pool: Pool) -> None:
+    """Names the changes of algorithm that count as one edit."""
+    two = two_kernels("triton", 4, "256", 4)
+    pool.link(two, torch_source("chain"))
+    pool.link(two_kernels("triton", 1, "256", 4), one_group(4))
+    pool.link(two, cuda_two(256))
+    pool.link(two_kernels("triton", 4, "torch", 4), torch_source("reciprocal"))
+    pool.link(one_group(4), group_tile(2, 4))
+    pool.link(torch_source("reshape_flat"), two_kernels("torch", 4, "256", 4))
+    pool.link(torch_source("reshape_flat"), torch_source("in_place"))
+    pool.link(torch_source("reshape_flat"), torch_source("expand"))
+    pool.link(torch_source("reshape_flat"), serial(32, 1))
+    pool.link(torch_source("reshape_flat"), thread_group("scalar", 256))
+    pool.link(torch_source("reshape_flat"), torch_source("row_chunks"))
+    pool.link(torch_source("reshape_flat"), torch_source("reciprocal"))
+    pool.link(one_group(4), grid2d(1, 4))
+    pool.link(one_group(4), row_loop(1, 4))
+    pool.link(one_group(4), block_group("tree"))
+    pool.link(one_group(1), grid2d(1, 1))
+    pool.link(one_group(1), warp("1", 32))
+    pool.link(group_tile(8, 4), persistent("8", 8, 4, 1))
+    pool.link(group_tile(8, 4), grid2d(8, 4))
+    pool.link(group_tile(8, 4), autotuned("usual"))
+    pool.link(cuda_two(256), warp("reload", 256))
+    pool.link(warp("1", 256), warp("reload", 256))
+    pool.link(warp("4", 256), lanes(16, 256))
+    pool.link(warp("4", 256), nvrtc("warp4", 256))
+    pool.link(warp("4", 256), block_row(256, False))
+    pool.link(block_group("shuffle"), warp("1", 128))
+    pool.link(block_group("tree"), nvrtc("shared", 128))
+    pool.link(thread_group("scalar", 64), serial(32, 1))
+    pool.link(thread_group("scalar", 256), torch_source("chain"))
+    pool.link(thread_group("scalar", 64), lanes(2, 256))
+    pool.link(row_loop(4, 4), block_row(256, False))
+    pool.link(serial(32, 1), one_group(1))
+    pool.link(torch_source("chain"), torch_source("reshape_flat"))
+    pool.link(torch_source("chain"), torch_source("jit_script"))
+
+
+def make_pool() -> Pool:
+    """The whole pool, in a fixed order."""
+    return Pool(
+        add_triton, add_cuda, add_torch, add_wrapped, break_triton, break_cuda, break_torch, link_families
+    )
+
+
+def generate() -> list[Variant]:
+    """The sources of the task."""
+    return make_pool().variants
 
 
 def extra_edges() -> list[tuple[Key, Key]]:
-    """Changes of algorithm that count as one edit."""
-    seed = two_kernels("triton", 4, "256", 4)
-    pairs = [
-        (seed, torch_source("chain")),
-        (two_kernels("triton", 1, "256", 4), one_group(4)),
-        (seed, cuda_two("scalar", 256)),
-        (two_kernels("triton", 4, "torch", 4), torch_source("reciprocal")),
-        (one_group(4), group_tile(2, 4)),
-        (torch_source("reshape_flat"), two_kernels("torch", 4, "256", 4)),
-        (torch_source("reshape_flat"), torch_source("in_place")),
-        (torch_source("reshape_flat"), torch_source("expand")),
-        (torch_source("reshape_flat"), serial(32, 1)),
-        (torch_source("reshape_flat"), thread_group("scalar", 256)),
-        (torch_source("reshape_flat"), torch_source("row_chunks")),
-        (torch_source("reshape_flat"), torch_source("reciprocal")),
-        (one_group(4), grid2d(1, 4)),
-        (one_group(4), row_loop(1, 4)),
-        (one_group(4), block_group("tree")),
-        (one_group(1), grid2d(1, 1)),
-        (one_group(1), warp("1", 32)),
-        (group_tile(8, 4), persistent("8", 8, 4, 1)),
-        (group_tile(8, 4), grid2d(8, 4)),
-        (group_tile(8, 4), autotuned("usual", [(4, 4), (8, 4), (16, 4), (32, 8)])),
-        (cuda_two("scalar", 256), warp("reload", 256)),
-        (warp("1", 256), warp("reload", 256)),
-        (warp("4", 256), lanes(16, 256)),
-        (warp("4", 256), nvrtc("warp4", 256)),
-        (warp("4", 256), block_row(256, False)),
-        (block_group("shuffle"), warp("1", 128)),
-        (block_group("tree"), nvrtc("shared", 128)),
-        (thread_group("scalar", 64), serial(32, 1)),
-        (thread_group("scalar", 256), torch_source("chain")),
-        (thread_group("scalar", 64), lanes(2, 256)),
-        (row_loop(4, 4), block_row(256, False)),
-        (serial(32, 1), one_group(1)),
-        (torch_source("chain"), torch_source("reshape_flat")),
-        (torch_source("chain"), torch_source("jit_script")),
-    ]
-    return [(a.key, b.key) for a, b in pairs]
+    """The edits that `edit_graph` cannot tell from the keys."""
+    return make_pool().edges

@@ -12,15 +12,17 @@ where j runs over the positions of the same chunk up to i.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.variant import Key, Variant, make_key, make_variant
+from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.text import begin_run, fill, wrap_run
+from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
 
 TASK = "gdn_chunk_o"
-ENTRY = "run"
 OPERATION = (
     "Gated DeltaNet chunk_fwd_o, chunks of 64, float32: "
     "o = ((q h) * exp(g) + causal(q k^T * exp(g_i - g_j)) v_new) * K^-0.5."
@@ -30,22 +32,9 @@ SHAPES: list[dict[str, int]] = [
     {"B": 2, "T": 4096, "H": 8, "K": 128, "V": 128},
     {"B": 1, "T": 8192, "H": 16, "K": 64, "V": 128},
 ]
-CHECK_SHAPES: list[dict[str, int]] = [
-    {"B": 2, "T": 128, "H": 3, "K": 64, "V": 64},
-    {"B": 1, "T": 192, "H": 2, "K": 64, "V": 128},
-]
 # The norm of the difference over the norm of the reference: room for tf32 dots, none for wrong mathematics.
 TOLERANCE: dict[str, float] = {"relative_norm": 2e-3}
 OUTPUT_DTYPES = ["float32"]
-SEED_CHOICES: dict[str, object] = {
-    "family": "tiles",
-    "bv": 32,
-    "bk": 16,
-    "warps": 4,
-    "stages": 1,
-    "precision": "ieee",
-}
-SEED_KEY: Key = make_key(SEED_CHOICES)
 
 
 def make_inputs(shape: dict[str, int], device: str, seed: int) -> tuple[torch.Tensor, ...]:
@@ -92,60 +81,24 @@ def reference(
     return (out,)
 
 
-def _dots(code: str, precision: str) -> str:
-    """Writes out each ``<<a|b>>`` as a matrix product of the given precision."""
-    forms = {
-        "tf32": "tl.dot({0}, {1})",
-        "ieee": 'tl.dot({0}, {1}, input_precision="ieee")',
-        "tf32x3": 'tl.dot({0}, {1}, input_precision="tf32x3")',
-        "fp16": "tl.dot({0}.to(tl.float16), {1}.to(tl.float16))",
-        "bf16": "tl.dot({0}.to(tl.bfloat16), {1}.to(tl.bfloat16))",
-    }
-    return re.sub(r"<<(.+?)\|(.+?)>>", lambda found: forms[precision].format(*found.groups()), code)
+# --------------------------------------------------------------------------------------------------- Triton
+
+DOTS = {
+    "tf32": "tl.dot({0}, {1})",
+    "ieee": 'tl.dot({0}, {1}, input_precision="ieee")',
+    "tf32x3": 'tl.dot({0}, {1}, input_precision="tf32x3")',
+    "fp16": "tl.dot({0}.to(tl.float16), {1}.to(tl.float16))",
+    "bf16": "tl.dot({0}.to(tl.bfloat16), {1}.to(tl.bfloat16))",
+}
 
 
-def _fill(template: str, **values: object) -> str:
-    """Replaces each ``@NAME@`` in a template."""
-    for name, value in values.items():
-        template = template.replace(f"@{name}@", str(value))
-    return template
+def dotted(choices: Mapping[str, object], code: str, precision: str) -> Draft:
+    """Writes out each ``<<a|b>>`` of a source as a matrix product of the given precision."""
+    code = re.sub(r"<<(.+?)\|(.+?)>>", lambda found: DOTS[precision].format(*found.groups()), code)
+    return Draft({**choices, "precision": precision}, code)
 
 
-class _Pool:
-    """Collects variants and the named edges between families."""
-
-    def __init__(self) -> None:
-        self.variants: dict[Key, Variant] = {}
-        self.edges: list[tuple[Key, Key]] = []
-
-    def add(self, code: str, language: str, **choices: object) -> Key:
-        variant = make_variant(choices, code, language)
-        if variant.key in self.variants:
-            raise ValueError(f"two variants with the key {variant.key}")
-        self.variants[variant.key] = variant
-        return variant.key
-
-    def broken(self, base: dict[str, object], bug: str, *changes: tuple[str, str]) -> None:
-        """Derives a variant that fails from a sound one, by replacing text (every place where it occurs)."""
-        sound = self.variants[make_key(base)]
-        code = sound.code
-        for old, new in changes:
-            if old not in code:
-                raise ValueError(f"{bug}: {old!r} is not in {sound.key}")
-            code = code.replace(old, new)
-        self.add(code, sound.language, **base, bug=bug)
-
-    def link(self, one: dict[str, object], other: dict[str, object]) -> None:
-        ends = make_key(one), make_key(other)
-        for end in ends:
-            if end not in self.variants:
-                raise ValueError(f"edge to an unknown variant: {end}")
-        self.edges.append(ends)
-
-
-# --- Triton -----------------------------------------------------------------------------------------------
-
-_TILES = """
+TILES = """
 import torch
 import triton
 import triton.language as tl
@@ -195,18 +148,25 @@ def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
     BT = 64
-    BK = min(@BK@, K)
-    BV = min(@BV@, V)
+    BK = min(@bk@, K)
+    BV = min(@bv@, V)
     o = torch.empty_like(v_new)
     grid = (V // BV, T // BT, B * H)
     chunk_output_kernel[grid](
         q, k, v_new, h, g, o, K ** -0.5, T, H,
-        K=K, V=V, BT=BT, BK=BK, BV=BV, num_warps=@WARPS@, num_stages=@STAGES@,
+        K=K, V=V, BT=BT, BK=BK, BV=BV, num_warps=@warps@, num_stages=@stages@,
     )
     return o
 """
 
-_BLOCK_POINTERS = """
+
+def tiles(bv: int, bk: int, warps: int, stages: int, precision: str) -> Draft:
+    """A program per tile of V, with a loop over tiles of K."""
+    choices = {"family": "tiles", "bv": bv, "bk": bk, "warps": warps, "stages": stages}
+    return dotted(choices, fill(TILES, bv=bv, bk=bk, warps=warps, stages=stages), precision)
+
+
+BLOCK_POINTERS = """
 # Chunk output with block pointers.
 import torch, triton
 import triton.language as tl
@@ -220,7 +180,7 @@ def fwd_o(q, k, v, h, g, o, scale, T, H: tl.constexpr, K: tl.constexpr, V: tl.co
     qk_off = (b * T * H + n) * K
     vo_off = (b * T * H + n) * V
     p_g = tl.make_block_ptr(g + b * T * H + n, (T,), (H,), (ic * C,), (C,), (0,))
-    bg = tl.load(p_g@CHECK1@)
+    bg = tl.load(p_g@check_1d@)
     acc = tl.zeros((C, BV), tl.float32)
     att = tl.zeros((C, C), tl.float32)
     for j in range(tl.cdiv(K, BK)):
@@ -228,9 +188,9 @@ def fwd_o(q, k, v, h, g, o, scale, T, H: tl.constexpr, K: tl.constexpr, V: tl.co
         p_k = tl.make_block_ptr(k + qk_off, (K, T), (1, H * K), (j * BK, ic * C), (BK, C), (0, 1))
         p_h = tl.make_block_ptr(h + ((b * NC + ic) * H + n) * K * V, (K, V), (V, 1),
                                 (j * BK, iv * BV), (BK, BV), (1, 0))
-        bq = tl.load(p_q@CHECK2@)
-        bk = tl.load(p_k@CHECK2@)
-        bh = tl.load(p_h@CHECK2@)
+        bq = tl.load(p_q@check_2d@)
+        bk = tl.load(p_k@check_2d@)
+        bh = tl.load(p_h@check_2d@)
         acc += <<bq|bh>>
         att += <<bq|bk>>
     acc *= tl.exp(bg)[:, None]
@@ -238,21 +198,45 @@ def fwd_o(q, k, v, h, g, o, scale, T, H: tl.constexpr, K: tl.constexpr, V: tl.co
     att = tl.where(r[:, None] >= r[None, :], att * tl.exp(bg[:, None] - bg[None, :]), 0)
     p_v = tl.make_block_ptr(v + vo_off, (T, V), (H * V, 1), (ic * C, iv * BV), (C, BV), (1, 0))
     p_o = tl.make_block_ptr(o + vo_off, (T, V), (H * V, 1), (ic * C, iv * BV), (C, BV), (1, 0))
-    bv = tl.load(p_v@CHECK2@)
+    bv = tl.load(p_v@check_2d@)
     acc = acc * scale + <<(att * scale)|bv>>
-    tl.store(p_o, acc.to(p_o.dtype.element_ty)@CHECK2@)
+    tl.store(p_o, acc.to(p_o.dtype.element_ty)@check_2d@)
 
 def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.size(-1)
-    BK, BV = min(@BK@, triton.next_power_of_2(K)), min(@BV@, triton.next_power_of_2(V))
+    BK, BV = min(@bk@, triton.next_power_of_2(K)), min(@bv@, triton.next_power_of_2(V))
     o = torch.empty_like(v_new)
     fwd_o[(triton.cdiv(V, BV), triton.cdiv(T, 64), B * H)](
-        q, k, v_new, h, g, o, K**-0.5, T, H, K, V, 64, BK, BV, num_warps=@WARPS@, num_stages=@STAGES@)
+        q, k, v_new, h, g, o, K**-0.5, T, H, K, V, 64, BK, BV, num_warps=@warps@, num_stages=@stages@)
     return o
 """
 
-_WHOLE_HEAD = '''
+
+def block_pointers(bv: int, bk: int, warps: int, stages: int, precision: str, check: str) -> Draft:
+    """The same with block pointers, whose bounds are ``checked`` or not."""
+    choices = {
+        "family": "block_pointers",
+        "bv": bv,
+        "bk": bk,
+        "warps": warps,
+        "stages": stages,
+        "check": check,
+    }
+    checked = check == "checked"
+    code = fill(
+        BLOCK_POINTERS,
+        bv=bv,
+        bk=bk,
+        warps=warps,
+        stages=stages,
+        check_1d=", boundary_check=(0,)" if checked else "",
+        check_2d=", boundary_check=(0, 1)" if checked else "",
+    )
+    return dotted(choices, code, precision)
+
+
+WHOLE_HEAD = '''
 import torch
 import triton
 import triton.language as tl
@@ -280,7 +264,7 @@ def gdn_o_whole_head(Q, Kk, Vn, Hs, G, O, sm_scale, SEQ, HEADS,
     qt = qt * (tl.exp(gt) * sm_scale)[:, None]
 
     state = Hs + ((b * (SEQ // CHUNK) + chunk) * HEADS + hd) * DK * DV
-    for v0 in @LOOP@:
+    for v0 in @loop@:
         e = v0 + tl.arange(0, BLOCK_V)
         ht = tl.load(state + d[:, None] * DV + e[None, :])
         vt = tl.load(Vn + tok[:, None] * DV + e[None, :])
@@ -295,11 +279,20 @@ def run(q, k, v_new, h, g):
     out = torch.empty((B, T, H, V), dtype=torch.float32, device=q.device)
     gdn_o_whole_head[(T // 64, B * H)](
         q, k, v_new, h, g, out, K ** -0.5, T, H,
-        DK=K, DV=V, CHUNK=64, BLOCK_V=min(@BV@, V), num_warps=@WARPS@, num_stages=@STAGES@)
+        DK=K, DV=V, CHUNK=64, BLOCK_V=min(@bv@, V), num_warps=@warps@, num_stages=@stages@)
     return out
 '''
 
-_TWO_KERNELS = """
+
+def whole_head(bv: int, warps: int, stages: int, precision: str, loop: str = "range") -> Draft:
+    """A program per chunk and head: the scores are computed once for all tiles of V."""
+    choices = {"family": "whole_head", "bv": bv, "warps": warps, "stages": stages, "loop": loop}
+    loops = {"range": "range(0, DV, BLOCK_V)", "static": "tl.static_range(0, DV, BLOCK_V)"}
+    code = fill(WHOLE_HEAD, bv=bv, warps=warps, stages=stages, loop=loops[loop])
+    return dotted(choices, code, precision)
+
+
+TWO_KERNELS = """
 import torch
 import triton
 import triton.language as tl
@@ -348,16 +341,31 @@ def output_kernel(q, v, h, g, a, o, scale, T, H, K: tl.constexpr, V: tl.constexp
 def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
-    a = torch.@ALLOC@((B, H, T, 64), dtype=torch.@STORE@, device=q.device)
+    a = torch.@alloc@((B, H, T, 64), dtype=torch.@store@, device=q.device)
     o = torch.empty_like(v_new)
-    BK, BV = min(@BK@, K), min(@BV@, V)
-    score_kernel[(T // 64, B * H)](q, k, g, a, T, H, K=K, BT=64, BK=BK, num_warps=@WARPS@)
+    BK, BV = min(@bk@, K), min(@bv@, V)
+    score_kernel[(T // 64, B * H)](q, k, g, a, T, H, K=K, BT=64, BK=BK, num_warps=@warps@)
     output_kernel[(V // BV, T // 64, B * H)](q, v_new, h, g, a, o, K ** -0.5, T, H, K=K, V=V, BT=64,
-                                             BK=BK, BV=BV, num_warps=@WARPS@)
+                                             BK=BK, BV=BV, num_warps=@warps@)
     return o
 """
 
-_HYBRID = """
+
+def two_kernels(bv: int, bk: int, warps: int, alloc: str, store: str, precision: str) -> Draft:
+    """One launch for the scores, which go through memory, one for the output."""
+    choices = {
+        "family": "two_kernels",
+        "bv": bv,
+        "bk": bk,
+        "warps": warps,
+        "alloc": alloc,
+        "store": store,
+    }
+    code = fill(TWO_KERNELS, bv=bv, bk=bk, warps=warps, alloc=alloc, store=store)
+    return dotted(choices, code, precision)
+
+
+HYBRID = """
 import torch
 import triton
 import triton.language as tl
@@ -388,13 +396,13 @@ def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
     N = T // 64
-@INTER@
-    intra_chunk[(N, B * H, V // min(@BV@, V))](q, k, v_new, g, o, K ** -0.5, T, H, K=K, V=V, BV=min(@BV@, V),
-                                               num_warps=@WARPS@)
+@inter@
+    intra_chunk[(N, B * H, V // min(@bv@, V))](q, k, v_new, g, o, K ** -0.5, T, H, K=K, V=V, BV=min(@bv@, V),
+                                               num_warps=@warps@)
     return o
 """
 
-_HYBRID_INTER = {
+HYBRID_INTER = {
     "matmul": """    # inter-chunk part with a library call
     q_chunks = q.view(B, N, 64, H, K).transpose(2, 3)
     o = torch.matmul(q_chunks, h)
@@ -408,7 +416,14 @@ _HYBRID_INTER = {
     o = o.view(B, N, H, 64, V).permute(0, 1, 3, 2, 4).contiguous().view(B, T, H, V)""",
 }
 
-_SCALAR_ROWS = """
+
+def torch_inter(inter: str, bv: int, warps: int, precision: str) -> Draft:
+    """The part between chunks by PyTorch, the part within them by a kernel."""
+    choices = {"family": "torch_inter", "inter": inter, "bv": bv, "warps": warps}
+    return dotted(choices, fill(HYBRID, inter=HYBRID_INTER[inter], bv=bv, warps=warps), precision)
+
+
+SCALAR_ROWS = """
 import torch
 import triton
 import triton.language as tl
@@ -453,13 +468,19 @@ def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
     o = torch.zeros_like(v_new)
-    BV = min(@BV@, V)
+    BV = min(@bv@, V)
     grid = (V // BV, T // 64, B * H)
-    o_without_dots[grid](q, k, v_new, h, g, o, K ** -0.5, T, H, K, V, BV, num_warps=@WARPS@)
+    o_without_dots[grid](q, k, v_new, h, g, o, K ** -0.5, T, H, K, V, BV, num_warps=@warps@)
     return o
 """
 
-_ONE_ROW = """
+
+def no_dots(bv: int, warps: int) -> Draft:
+    """Sums of products in place of matrix products."""
+    return Draft({"family": "no_dots", "bv": bv, "warps": warps}, fill(SCALAR_ROWS, bv=bv, warps=warps))
+
+
+ONE_ROW = """
 import torch
 import triton
 import triton.language as tl
@@ -480,7 +501,7 @@ def one_token_kernel(Q, K_, V_, H_, G, Out, scale, T, NH, DK: tl.constexpr, DV: 
     g = tl.load(G + me)
     state = tl.load(H_ + ((b * (T // 64) + chunk) * NH + n) * DK * DV + dk[:, None] * DV + dv[None, :])
     res = tl.sum(q[:, None] * state, axis=0) * tl.exp(g)
-@LOOP@
+@loop@
     tl.store(Out + me * DV + dv, res * scale)
 
 
@@ -488,11 +509,11 @@ def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
     out = torch.empty_like(v_new)
-    one_token_kernel[(T, B * H)](q, k, v_new, h, g, out, K ** -0.5, T, H, K, V, num_warps=@WARPS@)
+    one_token_kernel[(T, B * H)](q, k, v_new, h, g, out, K ** -0.5, T, H, K, V, num_warps=@warps@)
     return out
 """
 
-_ONE_ROW_LOOPS = {
+ONE_ROW_LOOPS = {
     "serial": """    for j in range(chunk * 64, t + 1):
         other = (b * T + j) * NH + n
         k = tl.load(K_ + other * DK + dk)
@@ -509,7 +530,14 @@ _ONE_ROW_LOOPS = {
     res += tl.sum(weight[:, None] * v, axis=0)""",
 }
 
-_SUBTILES = '''
+
+def one_token(loop: str, warps: int) -> Draft:
+    """A program per token and head."""
+    choices = {"family": "one_token", "loop": loop, "warps": warps}
+    return Draft(choices, fill(ONE_ROW, loop=ONE_ROW_LOOPS[loop], warps=warps))
+
+
+SUBTILES = '''
 import torch
 import triton
 import triton.language as tl
@@ -549,14 +577,21 @@ def causal_subtiles(q, k, v, h, g, o, scale, T, H, K: tl.constexpr, V: tl.conste
 def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
-    BM, BV = @BM@, min(@BV@, V)
+    BM, BV = @bm@, min(@bv@, V)
     o = torch.empty_like(v_new)
     causal_subtiles[(T // BM, V // BV, B * H)](q, k, v_new, h, g, o, K ** -0.5, T, H, K=K, V=V, BM=BM, BV=BV,
-                                               num_warps=@WARPS@, num_stages=@STAGES@)
+                                               num_warps=@warps@, num_stages=@stages@)
     return o
 '''
 
-_FACTORED = """
+
+def subtiles(bm: int, bv: int, warps: int, stages: int, precision: str) -> Draft:
+    """A part of a chunk's rows per program, which leaves out what lies above the diagonal."""
+    choices = {"family": "subtiles", "bm": bm, "bv": bv, "warps": warps, "stages": stages}
+    return dotted(choices, fill(SUBTILES, bm=bm, bv=bv, warps=warps, stages=stages), precision)
+
+
+FACTORED = """
 import torch
 import triton
 import triton.language as tl
@@ -603,17 +638,24 @@ def factored_decay(
 def run(q, k, v_new, h, g):
     batch, seq_len, num_heads, d_k = q.shape
     d_v = v_new.shape[-1]
-    tile_v = min(@BV@, d_v)
+    tile_v = min(@bv@, d_v)
     out = torch.empty_like(v_new)
     grid = (d_v // tile_v, seq_len // 64, batch * num_heads)
     factored_decay[grid](
         q, k, v_new, h, g, out, d_k ** -0.5, seq_len, num_heads, d_k, d_v, tile_v,
-        num_warps=@WARPS@, num_stages=@STAGES@,
+        num_warps=@warps@, num_stages=@stages@,
     )
     return out
 """
 
-_PERSISTENT = """
+
+def factored(bv: int, warps: int, precision: str) -> Draft:
+    """The decay is multiplied into queries and keys beforehand."""
+    choices = {"family": "factored", "bv": bv, "warps": warps, "stages": 1}
+    return dotted(choices, fill(FACTORED, bv=bv, warps=warps, stages=1), precision)
+
+
+PERSISTENT = """
 import torch
 import triton
 import triton.language as tl
@@ -647,17 +689,24 @@ def persistent_chunk_o(q, k, v, h, g, o, scale, T, H, total,
 def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
-    BV = min(@BV@, V)
+    BV = min(@bv@, V)
     total = B * (T // 64) * H * (V // BV)
     sms = torch.cuda.get_device_properties(q.device).multi_processor_count
     o = torch.empty_like(v_new)
-    grid = (min(total, @PER_SM@ * sms),)
+    grid = (min(total, @per_sm@ * sms),)
     persistent_chunk_o[grid](q, k, v_new, h, g, o, K ** -0.5, T, H, total, K=K, V=V, BV=BV,
-                             num_warps=@WARPS@, num_stages=1)
+                             num_warps=@warps@, num_stages=1)
     return o
 """
 
-_SEVERAL_CHUNKS = """
+
+def persistent(per_sm: int, bv: int, warps: int, precision: str) -> Draft:
+    """A fixed number of programs that stride over chunks and heads."""
+    choices = {"family": "persistent", "per_sm": per_sm, "bv": bv, "warps": warps}
+    return dotted(choices, fill(PERSISTENT, per_sm=per_sm, bv=bv, warps=warps), precision)
+
+
+SEVERAL_CHUNKS = """
 import torch
 import triton
 import triton.language as tl
@@ -671,7 +720,7 @@ def several_chunks(Q, K_, V_, S, G, O, scale, T, NH, DK: tl.constexpr, DV: tl.co
     i = tl.arange(0, 64)
     d = tl.arange(0, DK)
     e = pid_v * BV + tl.arange(0, BV)
-    for u in @LOOP@:
+    for u in @loop@:
         c = pid_c * CHUNKS + u
         if c * 64 < T:
             tok = (b * T + c * 64 + i) * NH + n
@@ -691,15 +740,24 @@ def several_chunks(Q, K_, V_, S, G, O, scale, T, NH, DK: tl.constexpr, DV: tl.co
 def run(q, k, v_new, h, g):
     B, T, H, K = q.shape
     V = v_new.shape[-1]
-    BV = min(@BV@, V)
+    BV = min(@bv@, V)
     o = torch.empty_like(v_new)
-    grid = (triton.cdiv(T // 64, @CHUNKS@), V // BV, B * H)
+    grid = (triton.cdiv(T // 64, @chunks@), V // BV, B * H)
     several_chunks[grid](q, k, v_new, h, g, o, K ** -0.5, T, H,
-                         DK=K, DV=V, BV=BV, CHUNKS=@CHUNKS@, num_warps=@WARPS@)
+                         DK=K, DV=V, BV=BV, CHUNKS=@chunks@, num_warps=@warps@)
     return o
 """
 
-_AUTOTUNED = """
+
+def several_chunks(chunks: int, bv: int, warps: int, precision: str, loop: str = "range") -> Draft:
+    """Several neighbouring chunks per program."""
+    choices = {"family": "several_chunks", "chunks": chunks, "bv": bv, "warps": warps, "loop": loop}
+    loops = {"range": f"range({chunks})", "static": "tl.static_range(CHUNKS)"}
+    code = fill(SEVERAL_CHUNKS, chunks=chunks, bv=bv, warps=warps, loop=loops[loop])
+    return dotted(choices, code, precision)
+
+
+AUTOTUNED = """
 import torch
 import triton
 import triton.language as tl
@@ -708,7 +766,7 @@ import triton.language as tl
 @triton.autotune(
     configs=[
         triton.Config({"BV": bv}, num_warps=w, num_stages=s)
-        for bv in @BVS@ for w in @WARPSET@ for s in @STAGESET@
+        for bv in @bvs@ for w in @warp_set@ for s in @stage_set@
     ],
     key=["K", "V"],
 )
@@ -740,9 +798,20 @@ def run(q, k, v_new, h, g):
     return o
 """
 
-# --- PyTorch ----------------------------------------------------------------------------------------------
+AUTOTUNE = {
+    "ieee": {"bvs": "(32, 64)", "warp_set": "(4,)", "stage_set": "(1,)"},
+    "tf32": {"bvs": "(32, 64, 128)", "warp_set": "(4, 8)", "stage_set": "(1,)"},
+}
 
-_TORCH = {
+
+def autotuned(precision: str) -> Draft:
+    """A list of configurations to choose from."""
+    return dotted({"family": "autotuned"}, fill(AUTOTUNED, **AUTOTUNE[precision]), precision)
+
+
+# -------------------------------------------------------------------------------------------------- PyTorch
+
+TORCH = {
     ("einsum", "decay_matrix"): '''
 import torch
 
@@ -1007,8 +1076,7 @@ def run(q, k, v_new, h, g):
 }
 
 # Needless or useful lines at the start of run(), by name.
-_PRELUDES = {
-    "tf32": "    torch.backends.cuda.matmul.allow_tf32 = True\n",
+PRELUDES = {
     "clone": "    q, k, v_new, h, g = (x.clone().contiguous() for x in (q, k, v_new, h, g))\n",
     "synchronize": "    torch.cuda.synchronize()\n",
     "check_finite": (
@@ -1020,35 +1088,41 @@ _PRELUDES = {
     "roundtrip": "    q, k, v_new, h, g = (x.double().float() for x in (q, k, v_new, h, g))\n",
 }
 
+# The setting is global: put it back, so that whoever comes next is not disturbed.
+TF32_RUN = """
 
-def _with_prelude(code: str, prelude: str) -> str:
-    """Puts lines at the start of ``run`` (after its docstring, if any, they would be the same to Python)."""
-    head, body = code.split("def run(q, k, v_new, h, g):\n")
-    text = _PRELUDES[prelude]
+
+def run(q, k, v_new, h, g):
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return compute(q, k, v_new, h, g)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+"""
+
+
+def torch_source(algorithm: str, how: str, prelude: str | None = None) -> Draft:
+    """Plain PyTorch, with or without lines at the start of ``run``."""
+    code = TORCH[algorithm, how]
     if prelude == "tf32":
-        # The setting is global: put it back, so that whoever comes next is not disturbed.
-        return (
-            head
-            + "def compute(q, k, v_new, h, g):\n"
-            + body.rstrip("\n")
-            + "\n\n\ndef run(q, k, v_new, h, g):\n    before = torch.backends.cuda.matmul.allow_tf32\n"
-            + text
-            + "    try:\n        return compute(q, k, v_new, h, g)\n    finally:\n"
-            + "        torch.backends.cuda.matmul.allow_tf32 = before\n"
-        )
-    return head + "def run(q, k, v_new, h, g):\n" + text + body
+        code = wrap_run(code.rstrip("\n"), TF32_RUN, inner="compute")
+    elif prelude:
+        code = begin_run(code, PRELUDES[prelude])
+    choices = {"family": "torch", "algorithm": algorithm, "how": how, "prelude": prelude}
+    return Draft(choices, code, "pytorch")
 
 
-_TORCH_HALF = """
+TORCH_HALF = """
 import torch
 
 
 def run(q, k, v_new, h, g):
-    # matrix products in @DTYPE@, the rest in float32
+    # matrix products in @dtype@, the rest in float32
     B, T, H, K = q.shape
     V = v_new.shape[-1]
     n = T // 64
-    dt = torch.@DTYPE@
+    dt = torch.@dtype@
     qh = q.view(B, n, 64, H, K).transpose(2, 3).to(dt)
     kh = k.view(B, n, 64, H, K).transpose(2, 3).to(dt)
     vh = v_new.view(B, n, 64, H, V).transpose(2, 3).to(dt)
@@ -1060,9 +1134,16 @@ def run(q, k, v_new, h, g):
     return (o * K ** -0.5).transpose(2, 3).reshape(B, T, H, V)
 """
 
-# --- CUDA C++ ---------------------------------------------------------------------------------------------
 
-_CTYPES = """
+def torch_half(dtype: str) -> Draft:
+    """Matrix products in half precision."""
+    choices = {"family": "torch", "algorithm": "matmul", "how": f"in_{dtype}"}
+    return Draft(choices, fill(TORCH_HALF, dtype=dtype), "pytorch")
+
+
+# ------------------------------------------------------------------------------------------------- CUDA C++
+
+CTYPES = """
 import ctypes
 import hashlib
 import os
@@ -1073,10 +1154,10 @@ import torch
 
 CUDA = r'''
 #include <cuda_runtime.h>
-@KERNEL@
+@kernel@
 extern "C" int gdn_o(const float* q, const float* k, const float* v, const float* h, const float* g, float* o,
                      int B, int T, int H, int K, int V, float scale) {
-@LAUNCH@
+@launch@
   return (int)cudaGetLastError();
 }
 '''
@@ -1109,7 +1190,7 @@ def run(q, k, v_new, h, g):
     return o
 """
 
-_CU_ELEMENT = """
+CU_ELEMENT = """
 // One thread per output element; everything straight from global memory.
 __global__ void one_thread_per_output(const float* q, const float* k, const float* v, const float* h,
                                       const float* g, float* o, int T, int H, int K, int V, float scale) {
@@ -1133,9 +1214,20 @@ __global__ void one_thread_per_output(const float* q, const float* k, const floa
 }
 """
 
-_CU_SHARED = """
-#define THREADS @THREADS@
-#define TILE_V @BV@
+
+def cuda_element(threads: int) -> Draft:
+    """A thread per element of the output."""
+    launch = (
+        f"  one_thread_per_output<<<dim3((V + {threads - 1}) / {threads}, T, B * H), {threads}>>>(\n"
+        "      q, k, v, h, g, o, T, H, K, V, scale);"
+    )
+    code = fill(CTYPES, kernel=fill(CU_ELEMENT), launch=launch)
+    return Draft({"family": "cuda_element", "threads": threads}, code, "cuda")
+
+
+CU_SHARED = """
+#define THREADS @threads@
+#define TILE_V @bv@
 // One block per chunk, head and tile of V. Scores are kept in shared memory, with the decay folded in.
 __global__ void __launch_bounds__(THREADS) chunk_block(const float* q, const float* k, const float* v,
                                                        const float* h, const float* g, float* o,
@@ -1165,11 +1257,11 @@ __global__ void __launch_bounds__(THREADS) chunk_block(const float* q, const flo
   }
   __syncthreads();
   const float* state = h + (((size_t)b * (T / 64) + chunk) * H + n) * K * V;
-@OUTPUT@
+@output@
 }
 """
 
-_CU_SHARED_OUTPUT = {
+CU_SHARED_OUTPUT = {
     "scalar": """  for (int i = threadIdx.x; i < 64 * TILE_V; i += THREADS) {
     int r = i / TILE_V, e = v0 + i % TILE_V;
     float x = 0.f, y = 0.f;
@@ -1201,475 +1293,363 @@ _CU_SHARED_OUTPUT = {
   }""",
 }
 
-_SHARED_LAUNCH = """  const int bytes = (2 * 64 * (K + 1) + 64 * 65) * sizeof(float);
+SHARED_LAUNCH = """  const int bytes = (2 * 64 * (K + 1) + 64 * 65) * sizeof(float);
   cudaFuncSetAttribute(chunk_block, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   chunk_block<<<dim3(V / TILE_V, T / 64, B * H), THREADS, bytes>>>(q, k, v, h, g, o, T, H, K, V, scale);"""
 
 
-# --- The pool ---------------------------------------------------------------------------------------------
+def cuda_shared(output: str, threads: int, bv: int) -> Draft:
+    """A block per chunk, head and tile of V, with the scores in shared memory."""
+    kernel = fill(CU_SHARED, threads=threads, bv=bv, output=CU_SHARED_OUTPUT[output])
+    choices = {"family": "cuda_shared", "output": output, "threads": threads, "bv": bv}
+    return Draft(choices, fill(CTYPES, kernel=kernel, launch=SHARED_LAUNCH), "cuda")
 
 
-def _add_triton(pool: _Pool) -> None:
+# ------------------------------------------------------------------------------------------------- the pool
+
+SEED = tiles(32, 16, 4, 1, "ieee")
+
+
+def add_triton(pool: Pool) -> None:
     """Adds the sound Triton sources."""
-
-    def add(template: str, precision: str, choices: dict[str, object], **slots: object) -> None:
-        code = _fill(_dots(_fill(template, **slots), precision), **slots)
-        pool.add(code, "triton", **choices, precision=precision)
-
-    for bv, bk, warps, stages, precision in (
-        (16, 16, 4, 1, "ieee"),
-        (16, 16, 2, 1, "ieee"),
-        (32, 16, 4, 1, "ieee"),
-        (32, 16, 2, 1, "ieee"),
-        (32, 16, 8, 1, "ieee"),
-        (32, 32, 4, 1, "ieee"),
-        (32, 16, 4, 3, "ieee"),
-        (64, 16, 4, 1, "ieee"),
-        (64, 32, 4, 1, "ieee"),
-        (64, 32, 4, 3, "ieee"),
-        (64, 64, 8, 1, "ieee"),
-        (128, 32, 8, 2, "ieee"),
-        (16, 16, 4, 1, "tf32x3"),
-        (32, 16, 4, 1, "tf32x3"),
-        (32, 32, 4, 1, "tf32x3"),
-        (64, 32, 4, 3, "tf32x3"),
-        (64, 64, 8, 1, "tf32x3"),
-        (16, 16, 4, 1, "tf32"),
-        (16, 32, 4, 1, "tf32"),
-        (32, 32, 4, 1, "tf32"),
-        (32, 32, 4, 3, "tf32"),
-        (64, 32, 4, 1, "tf32"),
-        (64, 32, 4, 3, "tf32"),
-        (64, 64, 4, 2, "tf32"),
-        (64, 64, 8, 1, "tf32"),
-        (64, 64, 8, 2, "tf32"),
-        (128, 32, 8, 2, "tf32"),
-        (128, 64, 8, 2, "tf32"),
-        (32, 32, 4, 1, "fp16"),
-        (64, 32, 4, 3, "fp16"),
-        (64, 64, 4, 2, "fp16"),
-        (128, 64, 8, 2, "fp16"),
-        (32, 32, 1, 1, "tf32"),
-        (64, 64, 4, 2, "bf16"),
-        (128, 16, 4, 1, "ieee"),
-    ):
-        choices = {"family": "tiles", "bv": bv, "bk": bk, "warps": warps, "stages": stages}
-        add(_TILES, precision, choices, BV=bv, BK=bk, WARPS=warps, STAGES=stages)
-    for bv, bk, warps, stages, precision, check in (
-        (32, 32, 4, 2, "ieee", "checked"),
-        (64, 32, 4, 2, "ieee", "checked"),
-        (32, 32, 4, 2, "tf32", "checked"),
-        (64, 32, 4, 2, "tf32", "checked"),
-        (64, 64, 4, 2, "tf32", "checked"),
-        (64, 64, 4, 3, "tf32", "checked"),
-        (128, 64, 4, 2, "tf32", "checked"),
-        (128, 64, 8, 3, "tf32", "checked"),
-        (64, 64, 4, 2, "tf32", "plain"),
-        (128, 64, 8, 2, "tf32", "plain"),
-        (32, 64, 2, 3, "tf32", "plain"),
-        (64, 64, 4, 2, "fp16", "plain"),
-        (64, 32, 4, 2, "tf32x3", "checked"),
-        (32, 32, 4, 2, "ieee", "plain"),
-    ):
-        pads = ("", "") if check == "plain" else (", boundary_check=(0,)", ", boundary_check=(0, 1)")
-        choices = {
-            "family": "block_pointers",
-            "bv": bv,
-            "bk": bk,
-            "warps": warps,
-            "stages": stages,
-            "check": check,
-        }
-        add(
-            _BLOCK_POINTERS,
-            precision,
-            choices,
-            BV=bv,
-            BK=bk,
-            WARPS=warps,
-            STAGES=stages,
-            CHECK1=pads[0],
-            CHECK2=pads[1],
+    pool.add(
+        tiles(bv, bk, warps, stages, precision)
+        for bv, bk, warps, stages, precision in (
+            (16, 16, 4, 1, "ieee"),
+            (16, 16, 2, 1, "ieee"),
+            (32, 16, 4, 1, "ieee"),
+            (32, 16, 2, 1, "ieee"),
+            (32, 16, 8, 1, "ieee"),
+            (32, 32, 4, 1, "ieee"),
+            (32, 16, 4, 3, "ieee"),
+            (64, 16, 4, 1, "ieee"),
+            (64, 32, 4, 1, "ieee"),
+            (64, 32, 4, 3, "ieee"),
+            (64, 64, 8, 1, "ieee"),
+            (128, 32, 8, 2, "ieee"),
+            (16, 16, 4, 1, "tf32x3"),
+            (32, 16, 4, 1, "tf32x3"),
+            (32, 32, 4, 1, "tf32x3"),
+            (64, 32, 4, 3, "tf32x3"),
+            (64, 64, 8, 1, "tf32x3"),
+            (16, 16, 4, 1, "tf32"),
+            (16, 32, 4, 1, "tf32"),
+            (32, 32, 4, 1, "tf32"),
+            (32, 32, 4, 3, "tf32"),
+            (64, 32, 4, 1, "tf32"),
+            (64, 32, 4, 3, "tf32"),
+            (64, 64, 4, 2, "tf32"),
+            (64, 64, 8, 1, "tf32"),
+            (64, 64, 8, 2, "tf32"),
+            (128, 32, 8, 2, "tf32"),
+            (128, 64, 8, 2, "tf32"),
+            (32, 32, 4, 1, "fp16"),
+            (64, 32, 4, 3, "fp16"),
+            (64, 64, 4, 2, "fp16"),
+            (128, 64, 8, 2, "fp16"),
+            (32, 32, 1, 1, "tf32"),
+            (64, 64, 4, 2, "bf16"),
+            (128, 16, 4, 1, "ieee"),
         )
-    for bv, warps, stages, precision, loop in (
-        (16, 4, 1, "ieee", "range"),
-        (32, 4, 1, "ieee", "range"),
-        (32, 8, 1, "ieee", "range"),
-        (64, 8, 1, "ieee", "range"),
-        (32, 4, 1, "tf32x3", "range"),
-        (64, 8, 1, "tf32x3", "range"),
-        (16, 4, 1, "tf32", "range"),
-        (32, 4, 1, "tf32", "range"),
-        (32, 4, 2, "tf32", "range"),
-        (64, 4, 1, "tf32", "range"),
-        (64, 8, 1, "tf32", "range"),
-        (64, 4, 1, "tf32", "static"),
-        (32, 4, 1, "tf32", "static"),
-        (128, 8, 1, "tf32", "range"),
-        (64, 4, 1, "fp16", "range"),
-        (32, 4, 2, "fp16", "range"),
-    ):
-        choices = {"family": "whole_head", "bv": bv, "warps": warps, "stages": stages, "loop": loop}
-        loops = {"range": "range(0, DV, BLOCK_V)", "static": "tl.static_range(0, DV, BLOCK_V)"}
-        add(_WHOLE_HEAD, precision, choices, BV=bv, WARPS=warps, STAGES=stages, LOOP=loops[loop])
-    for bv, bk, warps, alloc, store, precision in (
-        (32, 32, 4, "empty", "float32", "ieee"),
-        (32, 32, 4, "zeros", "float32", "ieee"),
-        (32, 32, 4, "empty", "float32", "tf32"),
-        (64, 64, 4, "empty", "float32", "tf32"),
-        (64, 32, 4, "empty", "float32", "tf32"),
-        (64, 64, 8, "empty", "float32", "tf32"),
-        (64, 64, 4, "empty", "float16", "tf32"),
-        (64, 64, 4, "empty", "float16", "fp16"),
-        (16, 16, 4, "zeros", "float32", "ieee"),
-        (64, 32, 4, "empty", "float32", "tf32x3"),
-    ):
-        choices = {
-            "family": "two_kernels",
-            "bv": bv,
-            "bk": bk,
-            "warps": warps,
-            "alloc": alloc,
-            "store": store,
-        }
-        add(_TWO_KERNELS, precision, choices, BV=bv, BK=bk, WARPS=warps, ALLOC=alloc, STORE=store)
-    for inter, bv, warps, precision in (
-        ("matmul", 32, 4, "ieee"),
-        ("matmul", 64, 4, "tf32"),
-        ("einsum", 32, 4, "ieee"),
-        ("einsum", 64, 4, "tf32"),
-        ("bmm", 32, 4, "ieee"),
-        ("bmm", 64, 4, "tf32"),
-        ("bmm", 128, 8, "tf32"),
-    ):
-        choices = {"family": "torch_inter", "inter": inter, "bv": bv, "warps": warps}
-        add(_HYBRID, precision, choices, INTER=_HYBRID_INTER[inter], BV=bv, WARPS=warps)
-    for bv, warps in ((16, 4), (32, 4), (32, 8), (64, 4), (64, 8), (128, 8)):
-        pool.add(_fill(_SCALAR_ROWS, BV=bv, WARPS=warps), "triton", family="no_dots", bv=bv, warps=warps)
-    for loop, warps in (("serial", 1), ("serial", 4), ("vector", 4), ("vector", 8)):
-        code = _fill(_ONE_ROW, LOOP=_ONE_ROW_LOOPS[loop], WARPS=warps)
-        pool.add(code, "triton", family="one_token", loop=loop, warps=warps)
-    for bm, bv, warps, stages, precision in (
-        (16, 32, 2, 1, "ieee"),
-        (16, 64, 4, 1, "ieee"),
-        (32, 32, 4, 1, "ieee"),
-        (32, 64, 4, 1, "ieee"),
-        (16, 64, 2, 1, "tf32"),
-        (16, 64, 4, 2, "tf32"),
-        (32, 32, 4, 1, "tf32"),
-        (32, 64, 4, 1, "tf32"),
-        (32, 64, 4, 2, "tf32"),
-        (32, 128, 4, 1, "tf32"),
-        (32, 64, 4, 1, "fp16"),
-        (32, 64, 4, 1, "tf32x3"),
-    ):
-        choices = {"family": "subtiles", "bm": bm, "bv": bv, "warps": warps, "stages": stages}
-        add(_SUBTILES, precision, choices, BM=bm, BV=bv, WARPS=warps, STAGES=stages)
-    for bv, warps, stages, precision in (
-        (32, 4, 1, "ieee"),
-        (64, 4, 1, "ieee"),
-        (32, 4, 1, "tf32"),
-        (64, 4, 1, "tf32"),
-        (64, 8, 1, "tf32"),
-        (128, 8, 1, "tf32"),
-        (64, 4, 1, "fp16"),
-    ):
-        choices = {"family": "factored", "bv": bv, "warps": warps, "stages": stages}
-        add(_FACTORED, precision, choices, BV=bv, WARPS=warps, STAGES=stages)
-    for per_sm, bv, warps, precision in (
-        (1, 64, 4, "tf32"),
-        (2, 64, 4, "tf32"),
-        (4, 64, 4, "tf32"),
-        (2, 64, 8, "tf32"),
-        (1, 32, 4, "ieee"),
-        (4, 32, 4, "ieee"),
-        (4, 64, 4, "fp16"),
-        (1, 16, 4, "ieee"),
-    ):
-        choices = {"family": "persistent", "per_sm": per_sm, "bv": bv, "warps": warps}
-        add(_PERSISTENT, precision, choices, PER_SM=per_sm, BV=bv, WARPS=warps)
-    for chunks, bv, warps, precision, loop in (
-        (2, 64, 4, "tf32", "range"),
-        (4, 64, 4, "tf32", "range"),
-        (2, 32, 4, "ieee", "range"),
-        (8, 32, 4, "ieee", "range"),
-        (2, 64, 4, "tf32", "static"),
-        (8, 64, 4, "tf32", "range"),
-    ):
-        choices = {"family": "several_chunks", "chunks": chunks, "bv": bv, "warps": warps, "loop": loop}
-        loops = {"range": f"range({chunks})", "static": "tl.static_range(CHUNKS)"}
-        add(_SEVERAL_CHUNKS, precision, choices, CHUNKS=chunks, BV=bv, WARPS=warps, LOOP=loops[loop])
-    for bvs, warp_set, stage_set, precision in (
-        ("(32, 64)", "(4,)", "(1,)", "ieee"),
-        ("(32, 64, 128)", "(4, 8)", "(1,)", "tf32"),
-    ):
-        add(_AUTOTUNED, precision, {"family": "autotuned"}, BVS=bvs, WARPSET=warp_set, STAGESET=stage_set)
+    )
+    pool.add(
+        block_pointers(bv, bk, warps, stages, precision, check)
+        for bv, bk, warps, stages, precision, check in (
+            (32, 32, 4, 2, "ieee", "checked"),
+            (64, 32, 4, 2, "ieee", "checked"),
+            (32, 32, 4, 2, "tf32", "checked"),
+            (64, 32, 4, 2, "tf32", "checked"),
+            (64, 64, 4, 2, "tf32", "checked"),
+            (64, 64, 4, 3, "tf32", "checked"),
+            (128, 64, 4, 2, "tf32", "checked"),
+            (128, 64, 8, 3, "tf32", "checked"),
+            (64, 64, 4, 2, "tf32", "plain"),
+            (128, 64, 8, 2, "tf32", "plain"),
+            (32, 64, 2, 3, "tf32", "plain"),
+            (64, 64, 4, 2, "fp16", "plain"),
+            (64, 32, 4, 2, "tf32x3", "checked"),
+            (32, 32, 4, 2, "ieee", "plain"),
+        )
+    )
+    pool.add(
+        whole_head(bv, warps, stages, precision, loop)
+        for bv, warps, stages, precision, loop in (
+            (16, 4, 1, "ieee", "range"),
+            (32, 4, 1, "ieee", "range"),
+            (32, 8, 1, "ieee", "range"),
+            (64, 8, 1, "ieee", "range"),
+            (32, 4, 1, "tf32x3", "range"),
+            (64, 8, 1, "tf32x3", "range"),
+            (16, 4, 1, "tf32", "range"),
+            (32, 4, 1, "tf32", "range"),
+            (32, 4, 2, "tf32", "range"),
+            (64, 4, 1, "tf32", "range"),
+            (64, 8, 1, "tf32", "range"),
+            (64, 4, 1, "tf32", "static"),
+            (32, 4, 1, "tf32", "static"),
+            (128, 8, 1, "tf32", "range"),
+            (64, 4, 1, "fp16", "range"),
+            (32, 4, 2, "fp16", "range"),
+        )
+    )
+    pool.add(
+        two_kernels(bv, bk, warps, alloc, store, precision)
+        for bv, bk, warps, alloc, store, precision in (
+            (32, 32, 4, "empty", "float32", "ieee"),
+            (32, 32, 4, "zeros", "float32", "ieee"),
+            (32, 32, 4, "empty", "float32", "tf32"),
+            (64, 64, 4, "empty", "float32", "tf32"),
+            (64, 32, 4, "empty", "float32", "tf32"),
+            (64, 64, 8, "empty", "float32", "tf32"),
+            (64, 64, 4, "empty", "float16", "tf32"),
+            (64, 64, 4, "empty", "float16", "fp16"),
+            (16, 16, 4, "zeros", "float32", "ieee"),
+            (64, 32, 4, "empty", "float32", "tf32x3"),
+        )
+    )
+    pool.add(
+        torch_inter(inter, bv, warps, precision)
+        for inter, bv, warps, precision in (
+            ("matmul", 32, 4, "ieee"),
+            ("matmul", 64, 4, "tf32"),
+            ("einsum", 32, 4, "ieee"),
+            ("einsum", 64, 4, "tf32"),
+            ("bmm", 32, 4, "ieee"),
+            ("bmm", 64, 4, "tf32"),
+            ("bmm", 128, 8, "tf32"),
+        )
+    )
+    pool.add(no_dots(bv, warps) for bv, warps in ((16, 4), (32, 4), (32, 8), (64, 4), (64, 8), (128, 8)))
+    pool.add(
+        one_token(loop, warps) for loop, warps in (("serial", 1), ("serial", 4), ("vector", 4), ("vector", 8))
+    )
+    pool.add(
+        subtiles(bm, bv, warps, stages, precision)
+        for bm, bv, warps, stages, precision in (
+            (16, 32, 2, 1, "ieee"),
+            (16, 64, 4, 1, "ieee"),
+            (32, 32, 4, 1, "ieee"),
+            (32, 64, 4, 1, "ieee"),
+            (16, 64, 2, 1, "tf32"),
+            (16, 64, 4, 2, "tf32"),
+            (32, 32, 4, 1, "tf32"),
+            (32, 64, 4, 1, "tf32"),
+            (32, 64, 4, 2, "tf32"),
+            (32, 128, 4, 1, "tf32"),
+            (32, 64, 4, 1, "fp16"),
+            (32, 64, 4, 1, "tf32x3"),
+        )
+    )
+    pool.add(
+        factored(bv, warps, precision)
+        for bv, warps, precision in (
+            (32, 4, "ieee"),
+            (64, 4, "ieee"),
+            (32, 4, "tf32"),
+            (64, 4, "tf32"),
+            (64, 8, "tf32"),
+            (128, 8, "tf32"),
+            (64, 4, "fp16"),
+        )
+    )
+    pool.add(
+        persistent(per_sm, bv, warps, precision)
+        for per_sm, bv, warps, precision in (
+            (1, 64, 4, "tf32"),
+            (2, 64, 4, "tf32"),
+            (4, 64, 4, "tf32"),
+            (2, 64, 8, "tf32"),
+            (1, 32, 4, "ieee"),
+            (4, 32, 4, "ieee"),
+            (4, 64, 4, "fp16"),
+            (1, 16, 4, "ieee"),
+        )
+    )
+    pool.add(
+        several_chunks(chunks, bv, warps, precision, loop)
+        for chunks, bv, warps, precision, loop in (
+            (2, 64, 4, "tf32", "range"),
+            (4, 64, 4, "tf32", "range"),
+            (2, 32, 4, "ieee", "range"),
+            (8, 32, 4, "ieee", "range"),
+            (2, 64, 4, "tf32", "static"),
+            (8, 64, 4, "tf32", "range"),
+        )
+    )
+    pool.add(autotuned(precision) for precision in AUTOTUNE)
 
 
-def _add_torch(pool: _Pool) -> None:
+def add_torch(pool: Pool) -> None:
     """Adds the sound PyTorch sources."""
-    for (algorithm, how), code in _TORCH.items():
-        pool.add(code, "pytorch", family="torch", algorithm=algorithm, how=how)
-    for algorithm, how, prelude in (
-        ("einsum", "decay_matrix", "tf32"),
-        ("einsum", "decay_matrix", "clone"),
-        ("einsum", "long_subscripts", "check_finite"),
-        ("matmul", "decay_matrix", "tf32"),
-        ("matmul", "decay_matrix", "check_finite"),
-        ("matmul", "factored", "tf32"),
-        ("matmul", "factored", "synchronize"),
-        ("matmul", "concatenated", "tf32"),
-        ("matmul", "concatenated", "roundtrip"),
-        ("bmm", "contiguous", "tf32"),
-        ("bmm", "contiguous", "clone"),
-        ("bmm", "contiguous", "check_decay"),
-        ("bmm", "baddbmm", "tf32"),
-        ("bmm", "baddbmm", "synchronize"),
-        ("bmm", "baddbmm", "roundtrip"),
-        ("chunk_loop", "all_heads", "clone"),
-        ("head_loop", "matmul", "tf32"),
-        ("head_loop", "matmul", "check_decay"),
-    ):
-        code = _with_prelude(_TORCH[algorithm, how], prelude)
-        pool.add(code, "pytorch", family="torch", algorithm=algorithm, how=how, prelude=prelude)
-    for dtype in ("float16", "bfloat16"):
-        pool.add(
-            _fill(_TORCH_HALF, DTYPE=dtype), "pytorch", family="torch", algorithm="matmul", how=f"in_{dtype}"
+    pool.add(torch_source(algorithm, how) for algorithm, how in TORCH)
+    pool.add(
+        torch_source(algorithm, how, prelude)
+        for algorithm, how, prelude in (
+            ("einsum", "decay_matrix", "tf32"),
+            ("einsum", "decay_matrix", "clone"),
+            ("einsum", "long_subscripts", "check_finite"),
+            ("matmul", "decay_matrix", "tf32"),
+            ("matmul", "decay_matrix", "check_finite"),
+            ("matmul", "factored", "tf32"),
+            ("matmul", "factored", "synchronize"),
+            ("matmul", "concatenated", "tf32"),
+            ("matmul", "concatenated", "roundtrip"),
+            ("bmm", "contiguous", "tf32"),
+            ("bmm", "contiguous", "clone"),
+            ("bmm", "contiguous", "check_decay"),
+            ("bmm", "baddbmm", "tf32"),
+            ("bmm", "baddbmm", "synchronize"),
+            ("bmm", "baddbmm", "roundtrip"),
+            ("chunk_loop", "all_heads", "clone"),
+            ("head_loop", "matmul", "tf32"),
+            ("head_loop", "matmul", "check_decay"),
         )
+    )
+    pool.add(torch_half(dtype) for dtype in ("float16", "bfloat16"))
 
 
-def _add_cuda(pool: _Pool) -> None:
+def add_cuda(pool: Pool) -> None:
     """Adds the sound CUDA C++ sources."""
-    for threads in (64, 128):
-        launch = (
-            f"  one_thread_per_output<<<dim3((V + {threads - 1}) / {threads}, T, B * H), {threads}>>>(\n"
-            "      q, k, v, h, g, o, T, H, K, V, scale);"
+    pool.add(cuda_element(threads) for threads in (64, 128))
+    pool.add(
+        cuda_shared(output, threads, bv)
+        for output, threads, bv in (
+            ("scalar", 128, 64),
+            ("scalar", 256, 64),
+            ("scalar", 256, 32),
+            ("register_rows", 128, 64),
+            ("register_rows", 256, 64),
+            ("register_rows", 256, 32),
+            ("register_rows", 512, 64),
         )
-        code = _fill(_CTYPES, KERNEL=_CU_ELEMENT.strip("\n"), LAUNCH=launch)
-        pool.add(code, "cuda", family="cuda_element", threads=threads)
-    for output, threads, bv in (
-        ("scalar", 128, 64),
-        ("scalar", 256, 64),
-        ("scalar", 256, 32),
-        ("register_rows", 128, 64),
-        ("register_rows", 256, 64),
-        ("register_rows", 256, 32),
-        ("register_rows", 512, 64),
-    ):
-        kernel = _fill(_CU_SHARED, THREADS=threads, BV=bv, OUTPUT=_CU_SHARED_OUTPUT[output])
-        code = _fill(_CTYPES, KERNEL=kernel.strip("\n"), LAUNCH=_SHARED_LAUNCH)
-        pool.add(code, "cuda", family="cuda_shared", output=output, threads=threads, bv=bv)
+    )
 
 
-def _tiles(bv: int, bk: int, warps: int, stages: int, precision: str) -> dict[str, object]:
-    return {"family": "tiles", "bv": bv, "bk": bk, "warps": warps, "stages": stages, "precision": precision}
-
-
-def _whole(bv: int, warps: int, stages: int, precision: str, loop: str = "range") -> dict[str, object]:
-    return {
-        "family": "whole_head",
-        "bv": bv,
-        "warps": warps,
-        "stages": stages,
-        "precision": precision,
-        "loop": loop,
-    }
-
-
-def _torch_only(algorithm: str, how: str, **more: object) -> dict[str, object]:
-    return {"family": "torch", "algorithm": algorithm, "how": how, **more}
-
-
-def _pointers(bv: int, bk: int, warps: int, stages: int, precision: str, check: str) -> dict[str, object]:
-    return {
-        "family": "block_pointers",
-        "bv": bv,
-        "bk": bk,
-        "warps": warps,
-        "stages": stages,
-        "precision": precision,
-        "check": check,
-    }
-
-
-def _subtiles(bm: int, bv: int, warps: int, stages: int, precision: str) -> dict[str, object]:
-    return {
-        "family": "subtiles",
-        "bm": bm,
-        "bv": bv,
-        "warps": warps,
-        "stages": stages,
-        "precision": precision,
-    }
-
-
-def _two(bv: int, bk: int, warps: int, alloc: str, store: str, precision: str) -> dict[str, object]:
-    return {
-        "family": "two_kernels",
-        "bv": bv,
-        "bk": bk,
-        "warps": warps,
-        "alloc": alloc,
-        "store": store,
-        "precision": precision,
-    }
-
-
-def _persistent(per_sm: int, bv: int, warps: int, precision: str) -> dict[str, object]:
-    return {"family": "persistent", "per_sm": per_sm, "bv": bv, "warps": warps, "precision": precision}
-
-
-def _several(chunks: int, bv: int, warps: int, precision: str, loop: str = "range") -> dict[str, object]:
-    return {
-        "family": "several_chunks",
-        "chunks": chunks,
-        "bv": bv,
-        "warps": warps,
-        "precision": precision,
-        "loop": loop,
-    }
-
-
-def _factored(bv: int, warps: int, precision: str) -> dict[str, object]:
-    return {"family": "factored", "bv": bv, "warps": warps, "stages": 1, "precision": precision}
-
-
-def _add_broken(pool: _Pool) -> None:
-    """Adds the sources that fail, each derived from a sound one."""
-    seed = SEED_CHOICES
+def break_triton(pool: Pool) -> None:
+    """Adds Triton sources that fail, each derived from a sound one."""
     causal = "index[:, None] >= index[None, :]"
-    pool.broken(seed, "not_causal", (f"    scores = tl.where({causal}, scores, 0.0)\n", ""))
-    pool.broken(seed, "strictly_causal", (causal, "index[:, None] > index[None, :]"))
-    pool.broken(seed, "undefined_name", ("out += tl.dot(scores,", "out += tl.dot(probs,"))
-    pool.broken(seed, "tile_not_power_of_two", ("BV = min(32, V)", "BV = min(48, V)"))
-    better = _tiles(64, 32, 4, 1, "tf32")
-    pool.broken(better, "no_scale", ("out * scale)", "out)"))
-    pool.broken(better, "decay_sign", ("tl.exp(g[:, None] - g[None, :])", "tl.exp(g[None, :] - g[:, None])"))
-    pool.broken(better, "half_of_k", ("range(0, K, BK)", "range(0, K // 2, BK)"))
-    pool.broken(
-        better,
-        "missing_transpose",
-        ("token[None, :] * K + cols_k[:, None]", "token[:, None] * K + cols_k[None, :]"),
+    pool.add_broken(
+        SEED,
+        not_causal={f"    scores = tl.where({causal}, scores, 0.0)\n": ""},
+        strictly_causal={causal: "index[:, None] > index[None, :]"},
+        undefined_name={"out += tl.dot(scores,": "out += tl.dot(probs,"},
+        tile_not_power_of_two={"BV = min(32, V)": "BV = min(48, V)"},
     )
-    wide = _tiles(128, 64, 8, 2, "tf32")
-    pool.broken(wide, "shared_memory_overflow", ("num_stages=2", "num_stages=8"))
-    pool.broken(
-        wide,
-        "pointer_far_out",
-        ("+ pid_t) * H + head) * K * V", "+ pid_t) * H + head).to(tl.int64) * K * V * 65536"),
+    pool.add_broken(
+        tiles(64, 32, 4, 1, "tf32"),
+        no_scale={"out * scale)": "out)"},
+        decay_sign={"tl.exp(g[:, None] - g[None, :])": "tl.exp(g[None, :] - g[:, None])"},
+        half_of_k={"range(0, K, BK)": "range(0, K // 2, BK)"},
+        missing_transpose={"token[None, :] * K + cols_k[:, None]": "token[:, None] * K + cols_k[None, :]"},
     )
-    pool.broken(wide, "warps_not_power_of_two", ("num_warps=8", "num_warps=6"))
-    half = _tiles(64, 64, 4, 2, "fp16")
-    pool.broken(
-        half,
-        "mixed_types",
-        ("tl.dot(q_tile.to(tl.float16), h_tile.to(tl.float16))", "tl.dot(q_tile.to(tl.float16), h_tile)"),
+    pool.add_broken(
+        tiles(128, 64, 8, 2, "tf32"),
+        shared_memory_overflow={"num_stages=2": "num_stages=8"},
+        pointer_far_out={"+ pid_t) * H + head) * K * V": "+ pid_t) * H + head).to(tl.int64) * K * V * 65536"},
+        warps_not_power_of_two={"num_warps=8": "num_warps=6"},
     )
-    pool.broken(
-        half, "float16_decay", ("g = tl.load(g_ptr + token)\n", "g = tl.load(g_ptr + token).to(tl.float16)\n")
+    pool.add_broken(
+        tiles(64, 64, 4, 2, "fp16"),
+        mixed_types={
+            "tl.dot(q_tile.to(tl.float16), h_tile.to(tl.float16))": "tl.dot(q_tile.to(tl.float16), h_tile)"
+        },
+        float16_decay={"g = tl.load(g_ptr + token)\n": "g = tl.load(g_ptr + token).to(tl.float16)\n"},
     )
-    pointers = _pointers(64, 64, 4, 2, "tf32", "checked")
-    pool.broken(pointers, "scale_twice", ("acc = acc * scale +", "acc = acc * scale * scale +"))
-    pool.broken(
-        pointers,
-        "order_of_strides",
-        ("(T, V), (H * V, 1), (ic * C, iv * BV)", "(T, V), (V, 1), (ic * C, iv * BV)"),
+    pool.add_broken(
+        block_pointers(64, 64, 4, 2, "tf32", "checked"),
+        scale_twice={"acc = acc * scale +": "acc = acc * scale * scale +"},
+        order_of_strides={"(T, V), (H * V, 1), (ic * C, iv * BV)": "(T, V), (V, 1), (ic * C, iv * BV)"},
+        length_of_block={"(j * BK, ic * C), (BK, C), (0, 1))": "(j * BK, ic * C), (BK,), (0, 1))"},
     )
-    pool.broken(
-        pointers,
-        "length_of_block",
-        ("(j * BK, ic * C), (BK, C), (0, 1))", "(j * BK, ic * C), (BK,), (0, 1))"),
+    pool.add_broken(
+        whole_head(64, 8, 1, "tf32"),
+        first_tile_only={
+            "Vn + tok[:, None] * DV + e[None, :]": "Vn + tok[:, None] * DV + tl.arange(0, BLOCK_V)[None, :]"
+        },
+        no_decay_between_chunks={"(tl.exp(gt) * sm_scale)[:, None]": "sm_scale"},
+        decay_before_scores={
+            "    qt = qt * (tl.exp(gt) * sm_scale)[:, None]\n": "",
+            "    attn = tl.dot(": "    qt = qt * (tl.exp(gt) * sm_scale)[:, None]\n    attn = tl.dot(",
+        },
+        syntax_error={
+            "tl.where(i[:, None] >= i[None, :], attn, 0.0)": "tl.where(i[:, None] >= i[None, :], attn, 0.0))"
+        },
     )
-    head = _whole(64, 8, 1, "tf32")
-    pool.broken(
-        head,
-        "first_tile_only",
-        (
-            "vt = tl.load(Vn + tok[:, None] * DV + e[None, :])",
-            "vt = tl.load(Vn + tok[:, None] * DV + tl.arange(0, BLOCK_V)[None, :])",
-        ),
+    pool.add_broken(
+        two_kernels(64, 64, 4, "empty", "float32", "tf32"),
+        scores_overlap={"a + ((i_bh * T) + i_t * BT": "a + ((i_b * T) + i_t * BT"},
+        state_of_first_batch={"(i_b * (T // BT) + i_t) * H + i_h": "i_t * H + i_h"},
     )
-    pool.broken(head, "no_decay_between_chunks", ("(tl.exp(gt) * sm_scale)[:, None]", "sm_scale"))
-    pool.broken(
-        head,
-        "decay_before_scores",
-        ("    qt = qt * (tl.exp(gt) * sm_scale)[:, None]\n", ""),
-        (
-            "    attn = tl.dot(qt, tl.trans(kt))\n",
-            "    qt = qt * (tl.exp(gt) * sm_scale)[:, None]\n    attn = tl.dot(qt, tl.trans(kt))\n",
-        ),
+    pool.add_broken(
+        no_dots(64, 8),
+        sum_over_wrong_axis={"tl.sum(q * k_j[None, :], axis=1)": "tl.sum(q * k_j[None, :], axis=0)"},
+        very_long_loop={
+            "    for j in range(64):\n": "    for step in range(64 * 30000000):\n        j = step % 64\n"
+        },
     )
-    pool.broken(
-        head,
-        "syntax_error",
-        ("tl.where(i[:, None] >= i[None, :], attn, 0.0)", "tl.where(i[:, None] >= i[None, :], attn, 0.0))"),
+    pool.add_broken(
+        subtiles(32, 64, 4, 1, "tf32"),
+        diagonal_left_out={"range(0, sub + 1)": "range(0, sub)"},
+        small_dot={"BM, BV = 32,": "BM, BV = 4,"},
     )
-    two = _two(64, 64, 4, "empty", "float32", "tf32")
-    pool.broken(two, "scores_overlap", ("a + ((i_bh * T) + i_t * BT", "a + ((i_b * T) + i_t * BT"))
-    pool.broken(two, "state_of_first_batch", ("(i_b * (T // BT) + i_t) * H + i_h", "i_t * H + i_h"))
-    none = {"family": "no_dots", "bv": 64, "warps": 8}
-    pool.broken(
-        none, "sum_over_wrong_axis", ("tl.sum(q * k_j[None, :], axis=1)", "tl.sum(q * k_j[None, :], axis=0)")
+    pool.add_broken(
+        factored(64, 4, "tf32"), decay_not_negated={"tl.exp(-decay)[None, :]": "tl.exp(decay)[None, :]"}
     )
-    pool.broken(
-        none,
-        "very_long_loop",
-        ("    for j in range(64):\n", "    for step in range(64 * 30000000):\n        j = step % 64\n"),
+    pool.add_broken(
+        persistent(2, 64, 4, "tf32"),
+        head_and_chunk_swapped={
+            "n = head_chunk % H": "n = head_chunk // (T // 64) % H",
+            "chunk = head_chunk // H": "chunk = head_chunk % (T // 64)",
+        },
+        stages_left_to_default={"num_warps=4, num_stages=1)": "num_warps=4)"},
     )
-    small = _subtiles(32, 64, 4, 1, "tf32")
-    pool.broken(small, "diagonal_left_out", ("range(0, sub + 1)", "range(0, sub)"))
-    pool.broken(small, "small_dot", ("BM, BV = 32,", "BM, BV = 4,"))
-    fact = _factored(64, 4, "tf32")
-    pool.broken(fact, "decay_not_negated", ("tl.exp(-decay)[None, :]", "tl.exp(decay)[None, :]"))
-    pers = _persistent(2, 64, 4, "tf32")
-    pool.broken(
-        pers,
-        "head_and_chunk_swapped",
-        ("n = head_chunk % H", "n = head_chunk // (T // 64) % H"),
-        ("chunk = head_chunk // H", "chunk = head_chunk % (T // 64)"),
-    )
-    pool.broken(pers, "stages_left_to_default", ("num_warps=4, num_stages=1)", "num_warps=4)"))
-    several = _several(2, 64, 4, "tf32")
-    pool.broken(several, "keys_not_transposed", ("tl.trans(kb)", "kb"))
-
-    pool.broken(
-        _torch_only("einsum", "decay_matrix"), "subscripts", ("bnhij,bnjhv->bnihv", "bnhij,bnihv->bnjhv")
-    )
-    pool.broken(
-        _torch_only("matmul", "decay_matrix"), "no_mask", ('diff.masked_fill(~causal, float("-inf"))', "diff")
-    )
-    pool.broken(
-        _torch_only("matmul", "factored"),
-        "view_of_transposed",
-        ("o.transpose(2, 3).reshape(B, T, H, V)", "o.transpose(2, 3).view(B, T, H * V).view(B, T, V, H)"),
-    )
-    pool.broken(
-        _torch_only("bmm", "contiguous"),
-        "chunks_mixed_up",
-        (".permute(0, 1, 3, 2, 4).contiguous().view(B, T, H, V)", ".contiguous().view(B, T, H, V)"),
-    )
-    pool.broken(
-        _torch_only("bmm", "baddbmm"), "wrong_keyword", ("beta=scale, alpha=scale", "beta=scale, gamma=scale")
-    )
-    pool.broken(_torch_only("chunk_loop", "all_heads"), "state_of_next_chunk", ("h[:, n]", "h[:, n - 1]"))
-
-    shared = {"family": "cuda_shared", "output": "register_rows", "threads": 256, "bv": 64}
-    pool.broken(
-        shared,
-        "limit_not_raised",
-        ("  cudaFuncSetAttribute(chunk_block, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);\n", ""),
-    )
-    pool.broken(shared, "undeclared_variable", ("float w = v[((first + j)", "float w = v[((start + j)"))
-    pool.broken({"family": "cuda_element", "threads": 128}, "off_by_one", ("j <= t; j++", "j < t; j++"))
+    pool.add_broken(several_chunks(2, 64, 4, "tf32"), keys_not_transposed={"tl.trans(kb)": "kb"})
 
 
-def _add_edges(pool: _Pool) -> None:
-    """Names the changes of algorithm that join the families."""
-    link = pool.link
+def break_torch(pool: Pool) -> None:
+    """Adds PyTorch sources that fail."""
+    pool.add_broken(
+        torch_source("einsum", "decay_matrix"), subscripts={"bnhij,bnjhv->bnihv": "bnhij,bnihv->bnjhv"}
+    )
+    pool.add_broken(
+        torch_source("matmul", "decay_matrix"), no_mask={'diff.masked_fill(~causal, float("-inf"))': "diff"}
+    )
+    pool.add_broken(
+        torch_source("matmul", "factored"),
+        view_of_transposed={
+            "o.transpose(2, 3).reshape(B, T, H, V)": "o.transpose(2, 3).view(B, T, H * V).view(B, T, V, H)"
+        },
+    )
+    pool.add_broken(
+        torch_source("bmm", "contiguous"),
+        chunks_mixed_up={
+            ".permute(0, 1, 3, 2, 4).contiguous().view(B, T, H, V)": ".contiguous().view(B, T, H, V)"
+        },
+    )
+    pool.add_broken(
+        torch_source("bmm", "baddbmm"), wrong_keyword={"beta=scale, alpha=scale": "beta=scale, gamma=scale"}
+    )
+    pool.add_broken(torch_source("chunk_loop", "all_heads"), state_of_next_chunk={"h[:, n]": "h[:, n - 1]"})
+
+
+def break_cuda(pool: Pool) -> None:
+    """Adds CUDA C++ sources that fail."""
+    pool.add_broken(
+        cuda_shared("register_rows", 256, 64),
+        limit_not_raised={
+            "  cudaFuncSetAttribute(chunk_block, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);\n": ""
+        },
+        undeclared_variable={"float w = v[((first + j)": "float w = v[((start + j)"},
+    )
+    pool.add_broken(cuda_element(128), off_by_one={"j <= t; j++": "j < t; j++"})
+
+
+def link_triton(pool: Pool) -> None:
+    """Names the changes of algorithm between Triton sources."""
     for bv, precision in ((32, "ieee"), (32, "tf32")):
-        link(_tiles(bv, 32, 4, 1, precision), _pointers(bv, 32, 4, 2, precision, "checked"))
-    link(_tiles(64, 64, 4, 2, "tf32"), _pointers(64, 64, 4, 2, "tf32", "checked"))
-    link(_tiles(64, 32, 4, 3, "tf32x3"), _pointers(64, 32, 4, 2, "tf32x3", "checked"))
+        pool.link(tiles(bv, 32, 4, 1, precision), block_pointers(bv, 32, 4, 2, precision, "checked"))
+    pool.link(tiles(64, 64, 4, 2, "tf32"), block_pointers(64, 64, 4, 2, "tf32", "checked"))
+    pool.link(tiles(64, 32, 4, 3, "tf32x3"), block_pointers(64, 32, 4, 2, "tf32x3", "checked"))
     for bv, bk, warps, precision in (
         (32, 32, 4, "ieee"),
         (32, 32, 4, "tf32x3"),
@@ -1677,7 +1657,7 @@ def _add_edges(pool: _Pool) -> None:
         (64, 64, 8, "tf32"),
         (64, 64, 8, "ieee"),
     ):
-        link(_tiles(bv, bk, warps, 1, precision), _whole(bv, warps, 1, precision))
+        pool.link(tiles(bv, bk, warps, 1, precision), whole_head(bv, warps, 1, precision))
     for bv, warps, precision in (
         (32, 4, "ieee"),
         (32, 4, "tf32"),
@@ -1686,21 +1666,21 @@ def _add_edges(pool: _Pool) -> None:
         (128, 8, "tf32"),
         (64, 4, "fp16"),
     ):
-        link(_whole(bv, warps, 1, precision), _factored(bv, warps, precision))
-    link(SEED_CHOICES, _two(32, 32, 4, "zeros", "float32", "ieee"))
-    link(_tiles(32, 32, 4, 1, "ieee"), _two(32, 32, 4, "empty", "float32", "ieee"))
-    link(_tiles(16, 16, 4, 1, "ieee"), _two(16, 16, 4, "zeros", "float32", "ieee"))
-    link(_tiles(64, 64, 4, 2, "tf32"), _two(64, 64, 4, "empty", "float32", "tf32"))
+        pool.link(whole_head(bv, warps, 1, precision), factored(bv, warps, precision))
+    pool.link(SEED, two_kernels(32, 32, 4, "zeros", "float32", "ieee"))
+    pool.link(tiles(32, 32, 4, 1, "ieee"), two_kernels(32, 32, 4, "empty", "float32", "ieee"))
+    pool.link(tiles(16, 16, 4, 1, "ieee"), two_kernels(16, 16, 4, "zeros", "float32", "ieee"))
+    pool.link(tiles(64, 64, 4, 2, "tf32"), two_kernels(64, 64, 4, "empty", "float32", "tf32"))
     for bm, bv, warps, stages, precision in (
         (32, 32, 4, 1, "ieee"),
         (16, 32, 2, 1, "ieee"),
         (32, 32, 4, 1, "tf32"),
     ):
-        link(
-            _subtiles(bm, bv, warps, stages, precision),
-            _tiles(bv, 16 if precision == "ieee" else 32, 4, 1, precision),
+        pool.link(
+            subtiles(bm, bv, warps, stages, precision),
+            tiles(bv, 16 if precision == "ieee" else 32, 4, 1, precision),
         )
-    link(_subtiles(32, 64, 4, 1, "tf32"), _tiles(64, 32, 4, 1, "tf32"))
+    pool.link(subtiles(32, 64, 4, 1, "tf32"), tiles(64, 32, 4, 1, "tf32"))
     for per_sm, bv, warps, precision in (
         (1, 16, 4, "ieee"),
         (1, 32, 4, "ieee"),
@@ -1708,8 +1688,8 @@ def _add_edges(pool: _Pool) -> None:
         (2, 64, 4, "tf32"),
         (2, 64, 8, "tf32"),
     ):
-        link(_persistent(per_sm, bv, warps, precision), _whole(bv, warps, 1, precision))
-    link(_persistent(4, 64, 4, "fp16"), _whole(64, 4, 1, "fp16"))
+        pool.link(persistent(per_sm, bv, warps, precision), whole_head(bv, warps, 1, precision))
+    pool.link(persistent(4, 64, 4, "fp16"), whole_head(64, 4, 1, "fp16"))
     for chunks, bv, precision in (
         (2, 32, "ieee"),
         (8, 32, "ieee"),
@@ -1717,101 +1697,83 @@ def _add_edges(pool: _Pool) -> None:
         (4, 64, "tf32"),
         (8, 64, "tf32"),
     ):
-        link(_several(chunks, bv, 4, precision), _whole(bv, 4, 1, precision))
-    link(_several(2, 64, 4, "tf32"), _persistent(2, 64, 4, "tf32"))
-    link(_several(8, 32, 4, "ieee"), _several(2, 32, 4, "ieee"))
-    link({"family": "autotuned", "precision": "ieee"}, _tiles(64, 32, 4, 1, "ieee"))
-    link({"family": "autotuned", "precision": "tf32"}, _factored(64, 4, "tf32"))
-    link({"family": "autotuned", "precision": "tf32"}, _whole(64, 4, 1, "tf32"))
+        pool.link(several_chunks(chunks, bv, 4, precision), whole_head(bv, 4, 1, precision))
+    pool.link(several_chunks(2, 64, 4, "tf32"), persistent(2, 64, 4, "tf32"))
+    pool.link(several_chunks(8, 32, 4, "ieee"), several_chunks(2, 32, 4, "ieee"))
+    pool.link(autotuned("ieee"), tiles(64, 32, 4, 1, "ieee"))
+    pool.link(autotuned("tf32"), factored(64, 4, "tf32"))
+    pool.link(autotuned("tf32"), whole_head(64, 4, 1, "tf32"))
     for bv, warps in ((16, 4), (32, 4), (32, 8), (64, 4)):
-        link({"family": "no_dots", "bv": bv, "warps": warps}, _tiles(bv, 16, warps, 1, "ieee"))
-    link({"family": "one_token", "loop": "serial", "warps": 4}, {"family": "no_dots", "bv": 128, "warps": 8})
-    link({"family": "one_token", "loop": "vector", "warps": 4}, {"family": "no_dots", "bv": 64, "warps": 4})
-    link({"family": "one_token", "loop": "vector", "warps": 4}, SEED_CHOICES)
-    link({"family": "one_token", "loop": "serial", "warps": 4}, {"family": "cuda_element", "threads": 128})
-    for inter in _HYBRID_INTER:
+        pool.link(no_dots(bv, warps), tiles(bv, 16, warps, 1, "ieee"))
+    pool.link(one_token("serial", 4), no_dots(128, 8))
+    pool.link(one_token("vector", 4), no_dots(64, 4))
+    pool.link(one_token("vector", 4), SEED)
+    pool.link(one_token("serial", 4), cuda_element(128))
+    for inter in HYBRID_INTER:
         for bv, precision in ((32, "ieee"), (64, "tf32")):
-            hybrid = {"family": "torch_inter", "inter": inter, "bv": bv, "warps": 4, "precision": precision}
-            link(hybrid, _tiles(bv, 32, 4, 1, precision))
+            hybrid = torch_inter(inter, bv, 4, precision)
+            pool.link(hybrid, tiles(bv, 32, 4, 1, precision))
             if precision == "ieee":
                 partner = {"matmul": "decay_matrix", "einsum": "decay_matrix", "bmm": "contiguous"}[inter]
-                link(hybrid, _torch_only(inter, partner))
+                pool.link(hybrid, torch_source(inter, partner))
 
-    chain = [
-        _torch_only("einsum", "long_subscripts"),
-        _torch_only("einsum", "decay_matrix"),
-        _torch_only("matmul", "decay_matrix"),
-        _torch_only("bmm", "contiguous"),
-        _torch_only("bmm", "baddbmm"),
-        _torch_only("matmul", "concatenated"),
-        _torch_only("matmul", "factored"),
-        _torch_only("chunk_loop", "all_heads"),
-        _torch_only("matmul", "decay_matrix"),
-        _torch_only("vmap", "per_chunk"),
-        _torch_only("chunk_loop", "list_and_cat"),
-        _torch_only("einsum", "decay_matrix"),
-        _torch_only("row_loop", "accumulate"),
-        _torch_only("broadcast_sum", "no_matmul"),
-        _torch_only("chunk_loop", "all_heads"),
-        _torch_only("head_loop", "matmul"),
-        _torch_only("bmm", "contiguous"),
-        _torch_only("float64", "matmul"),
-        _torch_only("matmul", "decay_matrix"),
-    ]
-    for one, other in zip(chain, chain[1:], strict=False):
-        link(one, other)
-    link(_torch_only("matmul", "decay_matrix"), SEED_CHOICES)
-    link(_torch_only("bmm", "contiguous"), SEED_CHOICES)
-    for threads in (64, 128):
-        link(
-            {"family": "cuda_element", "threads": threads},
-            {"family": "cuda_shared", "output": "scalar", "threads": 128, "bv": 64},
-        )
-    link({"family": "cuda_shared", "output": "scalar", "threads": 256, "bv": 32}, SEED_CHOICES)
-    link(
-        {"family": "cuda_shared", "output": "register_rows", "threads": 256, "bv": 64},
-        _tiles(64, 64, 8, 1, "ieee"),
+
+def link_torch(pool: Pool) -> None:
+    """Names those between PyTorch sources, and from them to others."""
+    pool.link(
+        torch_source("einsum", "long_subscripts"),
+        torch_source("einsum", "decay_matrix"),
+        torch_source("matmul", "decay_matrix"),
+        torch_source("bmm", "contiguous"),
+        torch_source("bmm", "baddbmm"),
+        torch_source("matmul", "concatenated"),
+        torch_source("matmul", "factored"),
+        torch_source("chunk_loop", "all_heads"),
+        torch_source("matmul", "decay_matrix"),
+        torch_source("vmap", "per_chunk"),
+        torch_source("chunk_loop", "list_and_cat"),
+        torch_source("einsum", "decay_matrix"),
+        torch_source("row_loop", "accumulate"),
+        torch_source("broadcast_sum", "no_matmul"),
+        torch_source("chunk_loop", "all_heads"),
+        torch_source("head_loop", "matmul"),
+        torch_source("bmm", "contiguous"),
+        torch_source("float64", "matmul"),
+        torch_source("matmul", "decay_matrix"),
+    )
+    pool.link(torch_source("matmul", "decay_matrix"), SEED)
+    pool.link(torch_source("bmm", "contiguous"), SEED)
+
+
+def link_cuda(pool: Pool) -> None:
+    """Names those between CUDA C++ sources, and from them to others."""
+    pool.link(cuda_element(64), cuda_shared("scalar", 128, 64))
+    pool.link(cuda_element(128), cuda_shared("scalar", 128, 64))
+    pool.link(cuda_shared("scalar", 256, 32), SEED)
+    pool.link(cuda_shared("register_rows", 256, 64), tiles(64, 64, 8, 1, "ieee"))
+
+
+def make_pool() -> Pool:
+    """The whole pool, in a fixed order."""
+    return Pool(
+        add_triton,
+        add_torch,
+        add_cuda,
+        break_triton,
+        break_torch,
+        break_cuda,
+        link_triton,
+        link_torch,
+        link_cuda,
+        Pool.link_retuned,
     )
 
 
-def _retuned(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Tells whether only two sizes differ, neither by more than a factor of 4: one change of tuning."""
-    if one.keys() != other.keys():
-        return False
-    pairs = [(one[name], other[name]) for name in one if one[name] != other[name]]
-    if len(pairs) != 2 or not all(a.isdigit() and b.isdigit() for a, b in pairs):
-        return False
-    return all(max(int(a), int(b)) <= 4 * min(int(a), int(b)) for a, b in pairs)
-
-
-def _add_retuned(pool: _Pool) -> None:
-    """Joins the sound variants of a family of which two sizes were changed together."""
-    sound = [variant for variant in pool.variants.values() if not variant.broken]
-    for index, variant in enumerate(sound):
-        for other in sound[:index]:
-            if _retuned(variant.choices, other.choices):
-                pool.edges.append((variant.key, other.key))
-
-
-def _pool() -> _Pool:
-    pool = _Pool()
-    _add_triton(pool)
-    _add_torch(pool)
-    _add_cuda(pool)
-    _add_broken(pool)
-    _add_edges(pool)
-    _add_retuned(pool)
-    return pool
-
-
 def generate() -> list[Variant]:
-    """Returns the pool, always the same and in the same order."""
-    return list(_pool().variants.values())
+    """The sources of the task."""
+    return make_pool().variants
 
 
 def extra_edges() -> list[tuple[Key, Key]]:
-    """Returns the named edits between families, for ``edit_graph``."""
-    return list(_pool().edges)
-
-
-EXTRA_EDGES = extra_edges()
+    """The edits that `edit_graph` cannot tell from the keys."""
+    return make_pool().edges

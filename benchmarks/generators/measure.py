@@ -11,6 +11,7 @@ already are not measured again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import gc
 import hashlib
@@ -30,6 +31,7 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,16 +43,19 @@ REPEATS_SLOW = 20
 SLOW_MS = 50.0
 WARM_UP = 5
 BATCH = 10
-MAX_LEAD_MS = 8.0
+MIN_LEAD_MS = 1.0
+MAX_LEAD_MS = 24.0
+LEAD_SECONDS = 0.5
 CYCLES_PER_MS = 1_800_000
 FLUSH_BYTES = 256 << 20
 CANDIDATE_TIMEOUT_S = 20.0
 COMPILE_TIMEOUT_S = 180.0
 METHOD = (
     f"CUDA events around each call; {FLUSH_BYTES >> 20} MiB written before each call, so that L2 is cold; calls in "
-    f"batches of {BATCH} behind an idle period, so that the host runs ahead; median of {REPEATS} calls after a "
-    f"warm-up, {REPEATS_SLOW} where a call takes over {SLOW_MS:.0f} ms; a series whose batches disagree by over 6 % "
-    "is taken again, up to twice, and the fastest series counts"
+    f"batches of {BATCH} behind an idle period, so that the host runs ahead of the GPU; a batch in which the GPU "
+    f"caught up with the host is taken again behind a longer period, for {LEAD_SECONDS} s a series at most, after "
+    f"which it counts (a kernel that itself waits for the GPU is never ahead); median of {REPEATS} calls after a "
+    f"warm-up, {REPEATS_SLOW}, each batch taken once, where a call takes over {SLOW_MS:.0f} ms"
 )
 # An error after which the process's CUDA context cannot be trusted any more.
 FATAL = (
@@ -207,6 +212,65 @@ def _poison(expected: tuple[Any, ...], task: ModuleType) -> None:
     del blocks
 
 
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """Calls that were queued together: their times on the GPU, the last outputs, and how the host fared."""
+
+    times_ms: list[float]
+    outputs: tuple[Any, ...]
+    host_ms: float
+    ahead: bool
+
+
+def _timed_batch(call: Callable[[], tuple[Any, ...]], count: int, flush: Any, lead_ms: float) -> _Batch:
+    """Queues `count` calls behind an idle period of `lead_ms` and times each on the GPU.
+
+    The batch is `ahead` if the last call was queued before the idle period ended: no time between two events can then
+    be time in which the GPU waited for the host.
+    """
+    import torch
+
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)
+    ]
+    begun = torch.cuda.Event()
+    outputs: tuple[Any, ...] = ()
+    start_of_host = time.perf_counter()
+    torch.cuda._sleep(int(lead_ms * CYCLES_PER_MS))
+    begun.record()
+    for start, end in events:
+        flush.zero_()
+        start.record()
+        outputs = call()
+        end.record()
+    ahead = not begun.query()
+    host_ms = 1000 * (time.perf_counter() - start_of_host)
+    torch.cuda.synchronize()
+    return _Batch([start.elapsed_time(end) for start, end in events], outputs, host_ms, ahead)
+
+
+def _timed_series(
+    call: Callable[[], tuple[Any, ...]], repeats: int, flush: Any, lead_ms: float, lead_seconds: float
+) -> tuple[list[float], tuple[Any, ...], bool]:
+    """Times `repeats` calls in batches; one in which the host fell behind is taken again for up to `lead_seconds`.
+
+    Returns the times in milliseconds, the last outputs, and whether the host fell behind in a batch that counts.
+    """
+    times: list[float] = []
+    outputs: tuple[Any, ...] = ()
+    behind = False
+    patience_ends = time.perf_counter() + lead_seconds
+    while len(times) < repeats:
+        batch = _timed_batch(call, BATCH, flush, min(lead_ms, MAX_LEAD_MS))
+        outputs = batch.outputs
+        if not batch.ahead and time.perf_counter() < patience_ends:
+            lead_ms *= 2
+            continue
+        behind |= not batch.ahead
+        times += batch.times_ms
+    return times, outputs, behind
+
+
 def _measure_shape(
     task: ModuleType, candidate: _Candidate, inputs: tuple[Any, ...], expected: tuple[Any, ...], flush: Any
 ) -> dict[str, Any]:
@@ -226,30 +290,26 @@ def _measure_shape(
             return {"wrong": "an input was changed"}
     del kept
 
-    def timed(count: int) -> tuple[list[float], tuple[Any, ...]]:
-        events = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)
-        ]
-        outputs: tuple[Any, ...] = ()
-        for start, end in events:
-            flush.zero_()
-            start.record()
-            outputs = candidate.run(*inputs)
-            end.record()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) for start, end in events], outputs
+    def call() -> tuple[Any, ...]:
+        return _as_tuple(candidate.run(*inputs))
 
-    first, _ = timed(2)
-    slow = min(first) > SLOW_MS
-    if not slow:
-        timed(WARM_UP)
+    first = _timed_batch(call, 2, flush, 0.0)
+    slow = min(first.times_ms) > SLOW_MS
+    warm = first if slow else _timed_batch(call, WARM_UP, flush, 0.0)
+    lead_ms = max(MIN_LEAD_MS, 2 * BATCH * warm.host_ms / len(warm.times_ms))
     gc.disable()
     try:
         _poison(expected, task)
-        times, outputs = timed(REPEATS_SLOW if slow else REPEATS)
+        times, outputs, behind = _timed_series(
+            call,
+            REPEATS_SLOW if slow else REPEATS,
+            flush,
+            lead_ms,
+            0.0 if slow else LEAD_SECONDS,
+        )
     finally:
         gc.enable()
-    wrong = compare(task, _as_tuple(outputs), expected)
+    wrong = compare(task, outputs, expected)
     if wrong:
         return {"wrong": "after the repeats: " + wrong}
     median = statistics.median(times)
@@ -259,6 +319,7 @@ def _measure_shape(
         "spread": spread,
         "repeats": len(times),
         "fastest_us": 1000 * min(times),
+        "host_behind": behind,
     }
 
 
@@ -538,12 +599,27 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
 
 
-def choose(variants: list[Variant], sample: int | None) -> list[int]:
-    """All indices, or a sample that takes turns between the families and the mistakes."""
-    if sample is None:
-        return list(range(len(variants)))
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which of a task's sources are compiled and measured."""
+
+    sample: int | None
+    languages: Sequence[str] | None
+
+    def indices(self, variants: list[Variant]) -> list[int]:
+        """The chosen sources, or a sample of them that takes turns between the families and the mistakes."""
+        wanted = [
+            index
+            for index, variant in enumerate(variants)
+            if not self.languages or variant.language in self.languages
+        ]
+        return wanted if self.sample is None else _sample(variants, wanted, self.sample)
+
+
+def _sample(variants: list[Variant], wanted: list[int], size: int) -> list[int]:
     groups: dict[tuple[object, ...], list[int]] = {}
-    for index, variant in enumerate(variants):
+    for index in wanted:
+        variant = variants[index]
         choices = variant.choices
         family = choices.get("algorithm") or choices.get("family")
         groups.setdefault((variant.broken, variant.language, family), []).append(index)
@@ -551,9 +627,9 @@ def choose(variants: list[Variant], sample: int | None) -> list[int]:
     generator = random.Random(0)
     for members in groups.values():
         generator.shuffle(members)
-    while len(picked) < min(sample, len(variants)):
+    while len(picked) < min(size, len(wanted)):
         for members in groups.values():
-            if members and len(picked) < sample:
+            if members and len(picked) < size:
                 picked.append(members.pop())
     return sorted(picked)
 
@@ -565,12 +641,12 @@ def finished(path: Path) -> set[str]:
     return {row["id"] for row in map(json.loads, path.read_text().splitlines()) if "id" in row}
 
 
-def measure(name: str, run: int, out: Path, sample: int | None, deadline: float) -> None:
+def measure(name: str, run: int, out: Path, choice: Choice, deadline: float) -> None:
     """Measures a task's sources one after the other, each once."""
     variants = load_task(name).generate()
     path = out / f"{name}.run{run}.jsonl"
     done = finished(path)
-    todo = [index for index in choose(variants, sample) if variants[index].id not in done]
+    todo = [index for index in choice.indices(variants) if variants[index].id not in done]
     random.Random(f"{name} {run}").shuffle(todo)
     if not todo:
         return
@@ -616,8 +692,9 @@ def main() -> None:
     )
     parser.add_argument("--task", nargs="+", required=True)
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--runs", "--run", nargs="*", type=int, default=[1])
+    parser.add_argument("--runs", nargs="*", type=int, default=[1], help="none: compile only")
     parser.add_argument("--sample", type=int, help="measure only so many, of all families")
+    parser.add_argument("--languages", nargs="+", help="only sources in these: triton, cuda, pytorch")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no candidate after so long")
     parser.add_argument(
@@ -632,13 +709,14 @@ def main() -> None:
         return
     deadline = time.monotonic() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
+    choice = Choice(options.sample, options.languages)
     compilations = []
     for name in options.task:
         variants = load_task(name).generate()
         check_distinct(variants)
         done = [finished(options.out / f"{name}.run{run}.jsonl") for run in options.runs]
         chosen = [
-            i for i in choose(variants, options.sample) if not all(variants[i].id in ids for ids in done)
+            i for i in choice.indices(variants) if not done or not all(variants[i].id in ids for ids in done)
         ]
         if chosen and not options.no_compile:
             work = (name, variants, chosen, options.workers, options.out)
@@ -649,7 +727,7 @@ def main() -> None:
         thread.join()
     for name in options.task:
         for run in options.runs:
-            measure(name, run, options.out, options.sample, deadline)
+            measure(name, run, options.out, choice, deadline)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.variant import Key, Variant, fill, make_key, make_variant, reskin
+from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined, triton_configs
+from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
 
 TASK = "rmsnorm"
-ENTRY = "run"
 OPERATION = "RMSNorm over the last axis, bfloat16 in and out, float32 arithmetic, eps 1e-6, with a weight"
 SHAPES: list[dict[str, int]] = [
     {"rows": 4096, "hidden": 4096},
     {"rows": 8192, "hidden": 8192},
     {"rows": 16384, "hidden": 1024},
 ]
-CHECK_SHAPES: list[dict[str, int]] = [{"rows": 6, "hidden": 1024}, {"rows": 16, "hidden": 4096}]
 OUTPUT_DTYPES = ["bfloat16"]
 TOLERANCE: dict[str, float] = {"relative_norm": 4e-3, "rtol": 0.03, "atol": 0.03}
 
@@ -48,10 +48,9 @@ def reference(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight.float(),)
 
 
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
-
 # What a careless wrapper does around the launch: name -> (before, after).
-HOST = {
+HOST: dict[str | None, tuple[str, str]] = {
+    None: ("", ""),
     "clone_in": ("x = x.clone()", ""),
     "sync": ("", "torch.cuda.synchronize()"),
     "clone_out": ("", "y = y.clone().contiguous()"),
@@ -61,28 +60,30 @@ HOST = {
     "fill_out": ("", "y = torch.zeros_like(y).copy_(y)"),
 }
 
-RENAMES = {
-    "x_ptr": ["inp_ptr", "X", "x_data"],
-    "w_ptr": ["gamma_ptr", "W", "weight_ptr"],
-    "y_ptr": ["out_ptr", "Y", "result_ptr"],
-    "n_cols": ["hidden", "N", "dim"],
-    "row": ["row_idx", "pid", "r"],
-    "cols": ["offs", "offsets", "col_idx"],
-    "mask": ["valid", "m", "in_bounds"],
-    "BLOCK": ["BLOCK_SIZE", "BLOCK_N", "TILE"],
-    "total": ["sum_sq", "ssq", "acc_sum"],
-    "inv": ["rstd", "scale", "inv_rms"],
-    "y": ["out", "output", "res"],
-}
-NOTES = (
-    "RMSNorm forward.",
-    "Root mean square layer normalisation, written in Triton for bf16 activations.",
-    "Fused RMSNorm kernel.\n\nEach row is normalised by its root mean square and scaled by a weight.\n",
-    "Kernel candidate: try to reduce memory traffic.",
+MANNER = Manner(
+    names={
+        "x_ptr": ["inp_ptr", "X", "x_data"],
+        "w_ptr": ["gamma_ptr", "W", "weight_ptr"],
+        "y_ptr": ["out_ptr", "Y", "result_ptr"],
+        "n_cols": ["hidden", "N", "dim"],
+        "row": ["row_idx", "pid", "r"],
+        "cols": ["offs", "offsets", "col_idx"],
+        "mask": ["valid", "m", "in_bounds"],
+        "BLOCK": ["BLOCK_SIZE", "BLOCK_N", "TILE"],
+        "total": ["sum_sq", "ssq", "acc_sum"],
+        "inv": ["rstd", "scale", "inv_rms"],
+        "y": ["out", "output", "res"],
+    },
+    notes=(
+        "RMSNorm forward.",
+        "Root mean square layer normalisation, written in Triton for bf16 activations.",
+        "Fused RMSNorm kernel.\n\nEach row is normalised by its root mean square and scaled by a weight.\n",
+        "Kernel candidate: try to reduce memory traffic.",
+    ),
 )
 
 TWO_PASS = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def rms_rows(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr):
@@ -125,8 +126,7 @@ def two_pass(
     acc: str,
     evict: bool = False,
     host: str | None = None,
-    bug: str | None = None,
-) -> Variant:
+) -> Draft:
     """A program per row that walks the row twice."""
     choices = {
         "algorithm": "two_pass",
@@ -136,7 +136,6 @@ def two_pass(
         "acc": acc,
         "evict": "hints" if evict else "none",
         "host": host,
-        "bug": bug,
     }
     if acc == "vector":
         init, add, finish = (
@@ -152,10 +151,10 @@ def two_pass(
             "total += tl.sum(v * v)",
             "total = tl.sum(total)",
         )
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     if io == "cast":
-        pre = "\n".join(filter(None, [pre, "dtype = x.dtype\nx = x.float()\nweight = weight.float()"]))
-        post = "\n".join(filter(None, ["y = y.to(dtype)", post]))
+        pre = joined(pre, "dtype = x.dtype\nx = x.float()\nweight = weight.float()")
+        post = joined("y = y.to(dtype)", post)
     code = fill(
         TWO_PASS,
         init=init,
@@ -167,75 +166,14 @@ def two_pass(
         warps=warps,
         up="" if io == "cast" else ".to(tl.float32)",
         value="v * inv * g",
-        evict1=', eviction_policy="evict_last"' if evict else "",
-        evict2=', eviction_policy="evict_first"' if evict else "",
+        evict1=eviction("last", evict),
+        evict2=eviction("first", evict),
     )
-    return finish_up(choices, code, bug)
-
-
-# Mistakes as (text, replacement); the first that is found in the source is made.
-BUGS: dict[str, list[tuple[str, str]]] = {
-    "eps_1e_3": [("1e-6", "1e-3")],
-    "no_eps_mean": [("total / n_cols + eps", "total + eps"), ("ss / N + EPS", "ss + EPS")],
-    "sqrt_for_rsqrt": [("1.0 / tl.sqrt(", "tl.sqrt("), ("tl.rsqrt(", "tl.sqrt(")],
-    "missing_mask": [
-        ("tl.store(y_ptr + cols, v * inv * g, mask=mask)", "tl.store(y_ptr + cols * 4096, v * inv * g)")
-    ],
-    "half_row": [("range(0, n_cols, BLOCK)", "range(0, n_cols // 2, BLOCK)")],
-    "off_by_one": [("mask = cols < n_cols", "mask = cols < n_cols - 1")],
-    "undefined_name": [("inv = 1.0 / tl.sqrt(total / n_cols + eps)", "inv = 1.0 / tl.sqrt(variance + eps)")],
-    "no_such_function": [("tl.sqrt(", "tl.sqroot("), ("tl.rsqrt(", "tl.math.inv_sqrt(")],
-    "block_not_power_of_two": [
-        ("BLOCK=256", "BLOCK=384"),
-        ("BLOCK=512", "BLOCK=768"),
-        ("BLOCK=1024", "BLOCK=1000"),
-    ],
-    "weight_left_out": [("v * inv * g", "v * inv"), ("* inv[:, None] * g[None, :]", "* inv[:, None]")],
-    "syntax": [("for start in range(0, n_cols, BLOCK):", "for start in range(0, n_cols, BLOCK)")],
-    "runtime_block": [("BLOCK: tl.constexpr", "BLOCK")],
-    "row_stride": [("row * n_cols", "row * BLOCK")],
-    "mean_not_square": [
-        ("acc += v * v", "acc += v"),
-        ("tl.sum(v * v", "tl.sum(v"),
-        ("tl.sum(t * t", "tl.sum(t"),
-        ("acc += t * t", "acc += t"),
-    ],
-    "no_loop_reset": [("cols = start + tl.arange(0, BLOCK)", "cols = tl.arange(0, BLOCK)")],
-    "wild_pointer": [("x_ptr += row * n_cols", "x_ptr += (row + 1) * n_cols * 1048576")],
-    "cpu_output": [("torch.empty_like(x)", 'torch.empty(x.shape, dtype=x.dtype, device="cpu")')],
-    "wrong_shape": [("return y", "return y[:, :-1]"), ("return out", "return out[:, :-1]")],
-    "bf16_accumulate": [("dtype=tl.float32", "dtype=tl.bfloat16"), (".float()", "")],
-    "wrong_axis": [("axis=1", "axis=0"), ("dim=-1", "dim=0"), ("mean(-1", "mean(0"), ("sum(1", "sum(0")],
-    "fp16_overflow": [(".float()", ".half()"), ("tl.float32", "tl.float16")],
-    "missing_constexpr_range": [("tl.arange(0, BLOCK)", "tl.arange(0, n_cols)")],
-    "no_contribution": [("tl.atomic_add(sums + row, part)", "tl.store(sums + row, part)")],
-    "stale_sum": [("torch.zeros(", "torch.empty(")],
-    "long_loop": [("for start in range(0, n_cols, BLOCK):", "for start in range(0, n_cols * 20000, BLOCK):")],
-    "too_much_shared": [("num_stages=1", "num_stages=12"), ("num_stages=2", "num_stages=12")],
-    "too_many_warps": [("num_warps=8", "num_warps=64"), ("num_warps=4", "num_warps=48")],
-    "no_import": [("import triton.language as tl\n", ""), ("import torch.nn.functional as F\n", "")],
-    "wrong_argument": [("n_cols, 1e-6,", "n_cols, n_rows, 1e-6,"), ("keepdim=True", "keep_dims=True")],
-    "no_keepdim": [(", keepdim=True", "")],
-    "bad_method": [("torch.empty_like(x)", "x.new_empty_like()"), (".square()", ".squared()")],
-}
-
-
-def finish_up(choices: dict[str, object], code: str, bug: str | None, language: str = "triton") -> Variant:
-    """Makes the mistake, if one is asked for, and gives the source its author's manner."""
-    if bug:
-        choices["bug"] = bug
-        for text, replacement in BUGS[bug]:
-            if text in code:
-                code = code.replace(text, replacement)
-                break
-        else:
-            raise ValueError(f"no place for the mistake {bug} in {choices}")
-    key = make_key(choices)
-    return make_variant(choices, reskin(code, key, RENAMES, NOTES), language)
+    return Draft(choices, code, manner=MANNER)
 
 
 FULL_ROW = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def _rmsnorm_fwd(x_ptr, w_ptr, y_ptr, stride, n_cols, eps, BLOCK: tl.constexpr):
@@ -270,8 +208,7 @@ def full_row(
     evict: bool = False,
     weight: str = "late",
     host: str | None = None,
-    bug: str | None = None,
-) -> Variant:
+) -> Draft:
     """A program per row that holds the row in registers."""
     choices = {
         "algorithm": "full_row",
@@ -280,16 +217,13 @@ def full_row(
         "evict": "hints" if evict else "none",
         "weight": weight,
         "host": host,
-        "bug": bug,
     }
     up = "" if io == "cast" else ".to(tl.float32)"
     load = f"g = tl.load(w_ptr + cols, mask=mask, other=0.0){up}"
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     if io == "cast":
-        pre = "\n".join(
-            filter(None, [pre, "orig = x.dtype\nx = x.to(torch.float32)\nweight = weight.to(torch.float32)"])
-        )
-        post = "\n".join(filter(None, ["y = y.to(orig)", post]))
+        pre = joined(pre, "orig = x.dtype\nx = x.to(torch.float32)\nweight = weight.to(torch.float32)")
+        post = joined("y = y.to(orig)", post)
     rule = {
         "heuristic": "num_warps = 4 if BLOCK <= 1024 else (8 if BLOCK <= 4096 else 16)",
         "per_1024": "num_warps = max(1, min(32, BLOCK // 1024))",
@@ -306,14 +240,14 @@ def full_row(
         weight_late="" if weight == "early" else load,
         rsqrt="tl.rsqrt(total / n_cols + eps)" if evict else "1.0 / tl.sqrt(total / n_cols + eps)",
         value="v * inv * g" if weight != "rounded" else "(v * inv).to(tl.bfloat16) * g.to(tl.bfloat16)",
-        evict1=', eviction_policy="evict_first"' if evict else "",
-        evict2=', eviction_policy="evict_first"' if evict else "",
+        evict1=eviction("first", evict),
+        evict2=eviction("first", evict),
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 PERSISTENT = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def persistent_rms(x_ptr, w_ptr, y_ptr, n_rows, eps, N: tl.constexpr, BLOCK: tl.constexpr@stage_arg@):
@@ -342,7 +276,7 @@ def run(x, weight):
 )
 
 
-def persistent(waves: str, warps: int, hoist: bool, stages: int = 0, bug: str | None = None) -> Variant:
+def persistent(waves: str, warps: int, hoist: bool, stages: int = 0) -> Draft:
     """A fixed number of programs that stride over the rows."""
     choices = {
         "algorithm": "persistent",
@@ -350,7 +284,6 @@ def persistent(waves: str, warps: int, hoist: bool, stages: int = 0, bug: str | 
         "warps": warps,
         "weight": "hoisted" if hoist else "inside",
         "stages": stages or "none",
-        "bug": bug,
     }
     load = "gamma = tl.load(w_ptr + cols, mask=ok, other=0.0).to(tl.float32)"
     if waves == "fixed_64":
@@ -372,11 +305,11 @@ def persistent(waves: str, warps: int, hoist: bool, stages: int = 0, bug: str | 
         stage_arg=", STAGES: tl.constexpr" if stages else "",
         stage_value=f", STAGES={stages}" if stages else "",
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 TWO_KERNELS = (
-    HEAD
+    TRITON_IMPORTS
     + '''
 @triton.jit
 def stats_kernel(X, RSTD, n_cols, BLOCK: tl.constexpr):
@@ -445,7 +378,7 @@ APPLY = {
 }
 
 
-def two_kernels(apply: str, stats_block: int, block: int, warps: int, bug: str | None = None) -> Variant:
+def two_kernels(apply: str, stats_block: int, block: int, warps: int) -> Draft:
     """One launch for the row statistics, one to apply them."""
     choices = {
         "algorithm": "two_kernels",
@@ -453,7 +386,6 @@ def two_kernels(apply: str, stats_block: int, block: int, warps: int, bug: str |
         "stats_block": stats_block,
         "block": block,
         "warps": warps,
-        "bug": bug,
     }
     if apply == "torch":
         kernel, launch = "", "out.copy_(x.float() * rstd[:, None] * weight.float())"
@@ -468,11 +400,11 @@ def two_kernels(apply: str, stats_block: int, block: int, warps: int, bug: str |
             stats_block=stats_block,
             warps=warps,
         )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 SPLIT_ATOMIC = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def partial_sums(x, sums, n_cols, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
@@ -514,7 +446,7 @@ def run(x, weight):
 )
 
 SPLIT_REDUCE = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def block_squares(src, partials, n_cols, n_parts, BLOCK: tl.constexpr):
@@ -551,7 +483,7 @@ def run(x, weight):
 )
 
 
-def split_row(how: str, splits: int, block: int, warps: int, bug: str | None = None) -> Variant:
+def split_row(how: str, splits: int, block: int, warps: int) -> Draft:
     """Several programs share a row; their sums meet by atomics or in a buffer."""
     choices = {
         "algorithm": "split_row",
@@ -559,14 +491,13 @@ def split_row(how: str, splits: int, block: int, warps: int, bug: str | None = N
         "splits": splits if how == "atomic" else None,
         "block": block,
         "warps": warps,
-        "bug": bug,
     }
     template = SPLIT_ATOMIC if how == "atomic" else SPLIT_REDUCE
-    return finish_up(choices, fill(template, splits=splits, block=block, warps=warps), bug)
+    return Draft(choices, fill(template, splits=splits, block=block, warps=warps), manner=MANNER)
 
 
 TILE_LOOP = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def tile_kernel(
@@ -605,7 +536,7 @@ def run(x, weight):
 )
 
 TILE_FULL = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def rows_kernel(x_ptr, w_ptr, y_ptr, n_rows, N: tl.constexpr, R: tl.constexpr):
@@ -629,9 +560,7 @@ def run(x, weight):
 )
 
 
-def tile(
-    rows: int, block: int, warps: int, acc: str = "row_sums", stages: int = 2, bug: str | None = None
-) -> Variant:
+def tile(rows: int, block: int, warps: int, acc: str = "row_sums", stages: int = 2) -> Draft:
     """Two-dimensional tiles: several rows per program, columns in a loop."""
     choices = {
         "algorithm": "tile",
@@ -640,7 +569,6 @@ def tile(
         "warps": warps,
         "acc": acc,
         "stages": stages,
-        "bug": bug,
     }
     if acc == "row_sums":
         init, add, total = "acc = tl.zeros([ROWS], dtype=tl.float32)", "acc += tl.sum(t * t, axis=1)", "acc"
@@ -653,18 +581,18 @@ def tile(
     code = fill(
         TILE_LOOP, rows=rows, block=block, warps=warps, stages=stages, init=init, accumulate=add, total=total
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
-def tile_full(rows: str, warps: int, bug: str | None = None) -> Variant:
+def tile_full(rows: str, warps: int) -> Draft:
     """Several whole rows per program, in registers."""
-    choices = {"algorithm": "tile_full", "rows": rows, "warps": warps, "bug": bug}
+    choices = {"algorithm": "tile_full", "rows": rows, "warps": warps}
     rule = "R = max(1, 8192 // n_cols)" if rows == "adaptive" else f"R = {rows}"
-    return finish_up(choices, fill(TILE_FULL, rows_rule=rule, warps=warps), bug)
+    return Draft(choices, fill(TILE_FULL, rows_rule=rule, warps=warps), manner=MANNER)
 
 
 BLOCK_POINTER = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def rmsnorm_bp(x, w, y, M, N, eps, BN: tl.constexpr, SINGLE: tl.constexpr):
@@ -704,16 +632,16 @@ def run(x, weight):
 )
 
 
-def block_pointer(block: str, warps: int, bug: str | None = None) -> Variant:
+def block_pointer(block: str, warps: int) -> Draft:
     """Block pointers, over the whole row or in a loop."""
-    choices = {"algorithm": "block_pointer", "block": block, "warps": warps, "bug": bug}
+    choices = {"algorithm": "block_pointer", "block": block, "warps": warps}
     whole = block == "row"
     code = fill(BLOCK_POINTER, bn="triton.next_power_of_2(N)" if whole else block, single=whole, warps=warps)
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 AUTOTUNED = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.autotune(
     configs=[
@@ -746,12 +674,17 @@ def run(x, weight):
 )
 
 
-def autotuned(name: str, configs: list[tuple[int, int]], bug: str | None = None) -> Variant:
+AUTOTUNE = {
+    "small": ((128, 1), (256, 1), (256, 2)),
+    "usual": ((512, 4), (1024, 4), (1024, 8), (2048, 8)),
+    "wide": ((1024, 8), (2048, 8), (4096, 8), (8192, 16)),
+}
+
+
+def autotuned(name: str) -> Draft:
     """The two-pass kernel with a list of configurations to choose from."""
-    lines = "\n".join(f'triton.Config({{"BLOCK": {block}}}, num_warps={warps}),' for block, warps in configs)
-    return finish_up(
-        {"algorithm": "autotuned", "configs": name, "bug": bug}, fill(AUTOTUNED, configs=lines), bug
-    )
+    code = fill(AUTOTUNED, configs=triton_configs(AUTOTUNE[name]))
+    return Draft({"algorithm": "autotuned", "configs": name}, code, manner=MANNER)
 
 
 CHUNKED = """
@@ -772,20 +705,21 @@ def run(x, weight):
     return out
 """
 
-TORCH: dict[str, tuple[str, str]] = {
-    "chain": (
-        "",
-        """
+# -------------------------------------------------------------------------------------------------- PyTorch
+
+TORCH: dict[str, str] = {
+    "chain": """import torch
+
+
 def run(x, weight):
     wide = x.float()
     var = wide.pow(2).mean(-1, keepdim=True)
     wide = wide * torch.rsqrt(var + 1e-6)
     return (weight.float() * wide).to(x.dtype)
 """,
-    ),
-    "chain_bf16_mul": (
-        "",
-        """
+    "chain_bf16_mul": """import torch
+
+
 def run(hidden_states, weight):
     input_dtype = hidden_states.dtype
     hidden_states = hidden_states.to(torch.float32)
@@ -793,32 +727,31 @@ def run(hidden_states, weight):
     hidden_states = hidden_states * torch.rsqrt(variance + 1e-6)
     return weight * hidden_states.to(input_dtype)
 """,
-    ),
-    "functional": (
-        "import torch.nn.functional as F\n",
-        """
+    "functional": """import torch
+import torch.nn.functional as F
+
+
 def run(x, weight):
     return F.rms_norm(x, (x.shape[-1],), weight, eps=1e-6)
 """,
-    ),
-    "functional_float": (
-        "import torch.nn.functional as F\n",
-        """
+    "functional_float": """import torch
+import torch.nn.functional as F
+
+
 def run(x, weight):
     y = F.rms_norm(x.float(), (x.size(-1),), weight.float(), eps=1e-6)
     return y.bfloat16()
 """,
-    ),
-    "functional_no_weight": (
-        "import torch.nn.functional as F\n",
-        """
+    "functional_no_weight": """import torch
+import torch.nn.functional as F
+
+
 def run(x, weight):
     return F.rms_norm(x, x.shape[-1:], eps=1e-6) * weight
 """,
-    ),
-    "vector_norm": (
-        "",
-        """
+    "vector_norm": """import torch
+
+
 def run(x, weight):
     # ||x||_2^2 / n is the mean square
     n = x.shape[1]
@@ -826,57 +759,52 @@ def run(x, weight):
     rms = torch.sqrt(norm * norm / n + 1e-6)
     return (x / rms * weight).to(x.dtype)
 """,
-    ),
-    "vector_norm_bf16": (
-        "",
-        """
+    "vector_norm_bf16": """import torch
+
+
 def run(x, weight):
     n = x.shape[1]
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     inv = torch.rsqrt(norm.square() / n + 1e-6).to(x.dtype)
     return x * inv * weight
 """,
-    ),
-    "einsum": (
-        "",
-        """
+    "einsum": """import torch
+
+
 def run(x, weight):
     xf = x.float()
     ms = torch.einsum("ij,ij->i", xf, xf) / xf.shape[1]
     return torch.einsum("ij,i,j->ij", xf, torch.rsqrt(ms + 1e-6), weight.float()).to(torch.bfloat16)
 """,
-    ),
-    "bmm": (
-        "",
-        """
+    "bmm": """import torch
+
+
 def run(x, weight):
     m, n = x.shape
     ss = torch.bmm(x.view(m, 1, n).float(), x.view(m, n, 1).float()).view(m, 1)
     return (x.float() * torch.rsqrt(ss / n + 1e-6) * weight.float()).to(x.dtype)
 """,
-    ),
-    "double": (
-        "",
-        """
+    "double": """import torch
+
+
 def run(x, weight):
     d = x.double()
     r = (d * d).mean(dim=-1, keepdim=True).add(1e-6).rsqrt()
     return (d * r * weight.double()).to(torch.bfloat16)
 """,
-    ),
-    "in_place": (
-        "",
-        """
+    "in_place": """import torch
+
+
 def run(x, weight):
     buf = x.float()
     r = buf.square().mean(-1, keepdim=True).add_(1e-6).rsqrt_()
     buf.mul_(r).mul_(weight.float())
     return buf.to(x.dtype)
 """,
-    ),
-    "module": (
-        "from torch import nn\n",
-        """
+    "module": """import torch
+from torch import nn
+
+
 class RMSNorm(nn.Module):
     def __init__(self, weight, eps=1e-6):
         super().__init__()
@@ -893,20 +821,18 @@ class RMSNorm(nn.Module):
 def run(x, weight):
     return RMSNorm(weight)(x)
 """,
-    ),
-    "diag_matmul": (
-        "",
-        """
+    "diag_matmul": """import torch
+
+
 def run(x, weight):
     # weight as a diagonal matrix, so that tensor cores do the scaling
     xf = x.float()
     r = torch.rsqrt(xf.square().mean(-1, keepdim=True) + 1e-6)
     return ((xf * r).to(torch.bfloat16) @ torch.diag(weight))
 """,
-    ),
-    "expand": (
-        "",
-        """
+    "expand": """import torch
+
+
 def run(x, weight):
     rows, cols = x.shape
     xf = x.to(torch.float32)
@@ -916,19 +842,17 @@ def run(x, weight):
     full_weight = weight.to(torch.float32).unsqueeze(0).repeat(rows, 1)
     return torch.div(xf, denom).mul(full_weight).to(torch.bfloat16)
 """,
-    ),
-    "transposed": (
-        "",
-        """
+    "transposed": """import torch
+
+
 def run(x, weight):
     t = x.t().contiguous().float()
     inv = torch.rsqrt(t.square().mean(0, keepdim=True) + 1e-6)
     return (t * inv * weight.float()[:, None]).to(x.dtype).t().contiguous()
 """,
-    ),
-    "jit_script": (
-        "",
-        """
+    "jit_script": """import torch
+
+
 @torch.jit.script
 def _rms(x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
     h = x.float()
@@ -939,10 +863,9 @@ def _rms(x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
 def run(x, weight):
     return _rms(x, weight, 1e-6)
 """,
-    ),
-    "matvec_sum": (
-        "",
-        """
+    "matvec_sum": """import torch
+
+
 def run(x, weight):
     n = x.shape[1]
     ones = torch.full((n, 1), 1.0 / n, device=x.device)
@@ -950,10 +873,9 @@ def run(x, weight):
     ms = (xf * xf) @ ones
     return (xf * (ms + 1e-6).rsqrt() * weight).to(x.dtype)
 """,
-    ),
-    "two_halves": (
-        "",
-        """
+    "two_halves": """import torch
+
+
 def run(x, weight):
     left, right = x.chunk(2, dim=1)
     a, b = left.float(), right.float()
@@ -962,10 +884,9 @@ def run(x, weight):
     wa, wb = weight.float().chunk(2)
     return torch.cat([a * inv * wa, b * inv * wb], dim=1).to(x.dtype)
 """,
-    ),
-    "streams": (
-        "",
-        """
+    "streams": """import torch
+
+
 def run(x, weight):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -976,10 +897,9 @@ def run(x, weight):
     torch.cuda.current_stream().wait_stream(side)
     return (h * inv * wide_weight).to(x.dtype)
 """,
-    ),
-    "blocked": (
-        "",
-        """
+    "blocked": """import torch
+
+
 def run(x, weight):
     rows, cols = x.shape
     step = 256
@@ -993,26 +913,23 @@ def run(x, weight):
         y[:, c : c + step] = x[:, c : c + step].float() * inv * weight[c : c + step].float()
     return y
 """,
-    ),
-    "gram_diagonal": (
-        "",
-        """
+    "gram_diagonal": """import torch
+
+
 def run(x, weight):
     # the diagonal of x x^T, in blocks of 512 rows, holds the sums of squares
     xf = x.float()
     ss = torch.cat([torch.diagonal(b @ b.t()) for b in xf.split(512)])
     return (xf * torch.rsqrt(ss / x.shape[1] + 1e-6)[:, None] * weight.float()).to(x.dtype)
 """,
-    ),
-    "host_rsqrt": (
-        "",
-        """
+    "host_rsqrt": """import torch
+
+
 def run(x, weight):
     ms = x.float().pow(2).mean(-1, keepdim=True)
     inv = torch.rsqrt(ms.cpu() + 1e-6).to(x.device)   # the row factors are tiny
     return (x * inv * weight).to(x.dtype)
 """,
-    ),
 }
 
 CHUNK_BODIES: dict[str, tuple[str, str, str]] = {
@@ -1045,32 +962,22 @@ def slice_kernel(x_ptr, w_ptr, y_ptr, n, eps, B: tl.constexpr):
 }
 
 
-def torch_source(name: str, bug: str | None = None) -> Variant:
+def torch_source(name: str) -> Draft:
     """Plain PyTorch."""
-    imports, body = TORCH[name]
-    code = f"import torch\n{imports}\n{body}"
-    choices = {"algorithm": "torch", "form": name, "bug": bug}
-    if bug:
-        for text, replacement in BUGS[bug]:
-            if text in code:
-                code = code.replace(text, replacement, 1)
-                break
-        else:
-            raise ValueError(f"no place for {bug} in {name}")
-    return make_variant(choices, code, "pytorch")
+    return Draft({"algorithm": "torch", "form": name}, TORCH[name], "pytorch")
 
 
-def chunked(body: str, chunk: int) -> Variant:
+def chunked(body: str, chunk: int) -> Draft:
     """A Python loop over slices of the batch."""
     imports, kernel, inner = CHUNK_BODIES[body]
     code = fill(CHUNKED, imports=imports, kernel=kernel, body=inner, chunk=chunk)
     choices = {"algorithm": "chunked", "form": body, "chunk": chunk}
-    return make_variant(choices, code, "triton" if body == "triton" else "pytorch")
+    return Draft(choices, code, "triton" if body == "triton" else "pytorch")
 
 
 SLOW = {
     # A thread-poor, column-strided and otherwise unlucky set of kernels.
-    "one_column_tiles": HEAD
+    "one_column_tiles": TRITON_IMPORTS
     + """
 @triton.jit
 def strided(x, w, y, M, N, R: tl.constexpr):
@@ -1093,7 +1000,7 @@ def run(x, weight):
     strided[(triton.cdiv(M, @p@),)](x, weight, y, M, N, R=@p@, num_warps=@warps@)
     return y
 """,
-    "narrow_blocks": HEAD
+    "narrow_blocks": TRITON_IMPORTS
     + """
 @triton.jit
 def narrow(x, w, y, N, eps, B: tl.constexpr):
@@ -1115,7 +1022,7 @@ def run(x, weight):
     narrow[(x.shape[0],)](x, weight, y, x.shape[1], 1e-6, B=@p@, num_warps=@warps@)
     return y
 """,
-    "square_buffer": HEAD
+    "square_buffer": TRITON_IMPORTS
     + """
 @triton.jit
 def square(x, s, n, B: tl.constexpr):
@@ -1143,7 +1050,7 @@ def run(x, weight):
     scale[grid](x, means, weight, y, n, x.shape[1], B=@p@, num_warps=@warps@)
     return y
 """,
-    "recompute_per_block": HEAD
+    "recompute_per_block": TRITON_IMPORTS
     + """
 @triton.jit
 def redo(x_ptr, w_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
@@ -1171,10 +1078,10 @@ def run(x, weight):
 }
 
 
-def slow(name: str, parameter: int, warps: int) -> Variant:
+def slow(name: str, parameter: int, warps: int) -> Draft:
     """The unlucky ones."""
     choices = {"algorithm": name, "size": parameter, "warps": warps}
-    return make_variant(choices, fill(SLOW[name], p=parameter, warps=warps), "triton")
+    return Draft(choices, fill(SLOW[name], p=parameter, warps=warps))
 
 
 WRAPS = {
@@ -1214,66 +1121,71 @@ def run(x, weight):
 }
 
 
-def wrapped(base: Variant, wrap: str) -> Variant:
-    """A sound kernel inside a careless wrapper."""
-    code = base.code.replace("def run(x, weight):", "def launch(x, weight):") + WRAPS[wrap]
-    return make_variant({**base.choices, "wrap": wrap}, code, base.language)
+# ------------------------------------------------------------------------------------------------- the pool
+
+SEED = slow("square_buffer", 256, 4)
 
 
-SEED_KEY: Key = slow("square_buffer", 256, 4).key
-
-
-def generate() -> list[Variant]:
-    """Returns the pool, in a fixed order."""
-    pool: list[Variant] = []
-    # The seed's family: complete where a search starts.
-    pool += [
+def add_triton(pool: Pool) -> None:
+    """Adds the sound Triton sources."""
+    pool.add(
         two_pass("cast", b, w, a) for b, w, a in product((128, 256, 1024), (1, 4, 8), ("scalar", "vector"))
-    ]
-    pool += [
+    )
+    pool.add(
         two_pass("native", b, w, a) for b, w, a in product((256, 1024, 2048), (4, 8), ("scalar", "vector"))
-    ]
-    pool += [two_pass("native", 256, 1, "vector"), two_pass("native", 4096, 8, "vector")]
-    pool += [two_pass("native", 1024, 4, a) for a in ("tensor_of_one",)]
-    pool += [two_pass(io, 1024, w, "vector", evict=True) for io, w in product(("native", "cast"), (4, 8))]
-    pool += [two_pass("cast", 256, 4, "scalar", host=h) for h in ("clone_in", "sync", "nan_check")]
-    pool += [
+    )
+    pool.add([two_pass("native", 256, 1, "vector"), two_pass("native", 4096, 8, "vector")])
+    pool.add([two_pass("native", 1024, 4, "tensor_of_one")])
+    pool.add(two_pass(io, 1024, w, "vector", evict=True) for io, w in product(("native", "cast"), (4, 8)))
+    pool.add(two_pass("cast", 256, 4, "scalar", host=h) for h in ("clone_in", "sync", "nan_check"))
+    pool.add(
         two_pass("native", 1024, 4, "vector", host=h)
         for h in ("clone_in", "sync", "item", "roundtrip", "clone_out")
-    ]
-    pool += [full_row("native", w) for w in ("1", "4", "8", "16", "32", "heuristic", "per_1024", "per_256")]
-    pool += [full_row("cast", w) for w in ("4", "8", "16", "heuristic")]
-    pool += [full_row("native", w, evict=True) for w in ("8", "heuristic")]
-    pool += [full_row("native", w, weight="early") for w in ("4", "8")]
-    pool += [
-        full_row("native", "heuristic", evict=True, weight="early"),
-        full_row("native", "8", weight="rounded"),
-    ]
-    pool += [
+    )
+    pool.add(full_row("native", w) for w in ("1", "4", "8", "16", "32", "heuristic", "per_1024", "per_256"))
+    pool.add(full_row("cast", w) for w in ("4", "8", "16", "heuristic"))
+    pool.add(full_row("native", w, evict=True) for w in ("8", "heuristic"))
+    pool.add(full_row("native", w, weight="early") for w in ("4", "8"))
+    pool.add(
+        [
+            full_row("native", "heuristic", evict=True, weight="early"),
+            full_row("native", "8", weight="rounded"),
+        ]
+    )
+    pool.add(
         full_row("native", "8", host=h)
         for h in ("clone_in", "sync", "nan_check", "item", "clone_out", "fill_out")
-    ]
-    pool += [persistent(v, 8, h) for v, h in product(("1", "4"), (True, False))] + [persistent("1", 4, True)]
-    pool += [persistent("2", 16, True), persistent("8", 4, True)]
-    pool += [persistent("fixed_64", 8, h) for h in (True, False)]
-    pool += [
-        persistent("2", 8, True),
-        persistent("1", 8, True, stages=2),
-        persistent("2", 8, True, stages=3),
-    ]
-    pool += [two_kernels(a, s, b, 4) for a, s, b in product(("flat", "grid2d"), (512, 1024), (256, 1024))]
-    pool += [
-        two_kernels("grid2d", 1024, 1024, 8),
-        two_kernels("flat", 1024, 4096, 8),
-        two_kernels("flat", 1024, 1024, 8),
-    ]
-    pool += [two_kernels("transposed_grid", s, b, 4) for s, b in product((512, 1024), (512, 1024))]
-    pool += [two_kernels("torch", s, 1024, w) for s, w in ((512, 4), (1024, 4), (1024, 8))]
-    pool += [split_row("atomic", s, b, 4) for s, b in product((2, 4), (256, 512))] + [
-        split_row("atomic", 2, 256, 2)
-    ]
-    pool += [split_row("buffer", 0, b, w) for b, w in ((256, 2), (256, 4), (512, 4), (1024, 4))]
-    pool += [
+    )
+    pool.add(persistent(v, 8, h) for v, h in product(("1", "4"), (True, False)))
+    pool.add(
+        [
+            persistent("1", 4, True),
+            persistent("2", 16, True),
+            persistent("8", 4, True),
+        ]
+    )
+    pool.add(persistent("fixed_64", 8, h) for h in (True, False))
+    pool.add(
+        [
+            persistent("2", 8, True),
+            persistent("1", 8, True, stages=2),
+            persistent("2", 8, True, stages=3),
+        ]
+    )
+    pool.add(two_kernels(a, s, b, 4) for a, s, b in product(("flat", "grid2d"), (512, 1024), (256, 1024)))
+    pool.add(
+        [
+            two_kernels("grid2d", 1024, 1024, 8),
+            two_kernels("flat", 1024, 4096, 8),
+            two_kernels("flat", 1024, 1024, 8),
+        ]
+    )
+    pool.add(two_kernels("transposed_grid", s, b, 4) for s, b in product((512, 1024), (512, 1024)))
+    pool.add(two_kernels("torch", s, 1024, w) for s, w in ((512, 4), (1024, 4), (1024, 8)))
+    pool.add(split_row("atomic", s, b, 4) for s, b in product((2, 4), (256, 512)))
+    pool.add([split_row("atomic", 2, 256, 2)])
+    pool.add(split_row("buffer", 0, b, w) for b, w in ((256, 2), (256, 4), (512, 4), (1024, 4)))
+    pool.add(
         tile(r, b, w)
         for r, b, w in (
             (2, 128, 4),
@@ -1285,34 +1197,42 @@ def generate() -> list[Variant]:
             (8, 128, 4),
             (8, 512, 8),
         )
-    ]
-    pool += [tile(r, b, 4, acc="tile") for r, b in product((2, 4), (512, 1024))]
-    pool += [
-        tile(16, 64, 4),
-        tile(16, 64, 2),
-        tile(16, 128, 4),
-        tile(4, 512, 4, stages=4),
-        tile(4, 512, 4, stages=1),
-    ]
-    pool += [tile_full(r, w) for r, w in (("2", 8), ("2", 16), ("4", 8))]
-    pool += [tile_full("adaptive", w) for w in (8, 16)]
-    pool += [block_pointer(b, w) for b, w in product(("row", "512", "2048"), (4, 8))]
-    small = [(128, 1), (256, 1), (256, 2)]
-    usual = [(512, 4), (1024, 4), (1024, 8), (2048, 8)]
-    pool += [
-        autotuned("small", small),
-        autotuned("usual", usual),
-        autotuned("wide", [*usual[2:], (4096, 8), (8192, 16)]),
-    ]
-    pool += [torch_source(name) for name in TORCH]
-    pool += [chunked(b, c) for b, c in product(("torch", "triton"), (256, 1024, 4096))]
-    pool += [chunked("functional", c) for c in (64, 512, 2048)]
-    pool += [chunked("torch", 64)]
-    pool += [slow("one_column_tiles", p, w) for p, w in ((32, 1), (64, 2), (128, 4))]
-    pool += [slow("narrow_blocks", p, w) for p, w in ((16, 1), (32, 1), (64, 1), (64, 2), (128, 4))]
-    pool += [slow("square_buffer", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
-    pool += [slow("recompute_per_block", p, w) for p, w in ((1024, 4), (1024, 8), (2048, 8), (512, 4))]
-    bases = [
+    )
+    pool.add(tile(r, b, 4, acc="tile") for r, b in product((2, 4), (512, 1024)))
+    pool.add(
+        [
+            tile(16, 64, 4),
+            tile(16, 64, 2),
+            tile(16, 128, 4),
+            tile(4, 512, 4, stages=4),
+            tile(4, 512, 4, stages=1),
+        ]
+    )
+    pool.add(tile_full(r, w) for r, w in (("2", 8), ("2", 16), ("4", 8)))
+    pool.add(tile_full("adaptive", w) for w in (8, 16))
+    pool.add(block_pointer(b, w) for b, w in product(("row", "512", "2048"), (4, 8)))
+    pool.add(autotuned(name) for name in AUTOTUNE)
+
+
+def add_torch(pool: Pool) -> None:
+    """Adds the sound PyTorch sources."""
+    pool.add(torch_source(name) for name in TORCH)
+    pool.add(chunked(b, c) for b, c in product(("torch", "triton"), (256, 1024, 4096)))
+    pool.add(chunked("functional", c) for c in (64, 512, 2048))
+    pool.add([chunked("torch", 64)])
+
+
+def add_slow(pool: Pool) -> None:
+    """Adds kernels with an unlucky idea."""
+    pool.add(slow("one_column_tiles", p, w) for p, w in ((32, 1), (64, 2), (128, 4)))
+    pool.add(slow("narrow_blocks", p, w) for p, w in ((16, 1), (32, 1), (64, 1), (64, 2), (128, 4)))
+    pool.add(slow("square_buffer", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8)))
+    pool.add(slow("recompute_per_block", p, w) for p, w in ((1024, 4), (1024, 8), (2048, 8), (512, 4)))
+
+
+def add_wrapped(pool: Pool) -> None:
+    """Adds sound kernels inside careless wrappers."""
+    parents = [
         full_row("native", "8"),
         full_row("native", "heuristic"),
         tile(4, 512, 4),
@@ -1324,92 +1244,124 @@ def generate() -> list[Variant]:
         tile_full("2", 8),
         two_pass("native", 256, 4, "scalar"),
     ]
-    pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
-    # What does not work.
-    pool += [
-        two_pass("cast", 256, 4, "scalar", bug=b)
-        for b in ("eps_1e_3", "half_row", "syntax", "undefined_name", "block_not_power_of_two", "long_loop")
-    ]
-    pool += [
-        two_pass("native", 1024, 4, "vector", bug=b)
-        for b in (
-            "missing_mask",
-            "no_eps_mean",
-            "runtime_block",
-            "mean_not_square",
-            "bf16_accumulate",
-            "wild_pointer",
-        )
-    ]
-    pool += [
-        two_pass("native", 256, 4, "scalar", bug=b) for b in ("no_loop_reset", "row_stride", "wrong_argument")
-    ]
-    pool += [
-        full_row("native", "8", bug=b)
-        for b in (
-            "sqrt_for_rsqrt",
-            "off_by_one",
-            "missing_constexpr_range",
-            "weight_left_out",
-            "cpu_output",
-            "too_many_warps",
-        )
-    ]
-    pool += [full_row("native", "heuristic", bug="no_import"), full_row("native", "4", bug="bad_method")]
-    pool += [full_row("cast", "8", bug="no_such_function")]
-    pool += [
-        persistent("2", 8, True, bug="sqrt_for_rsqrt"),
-        persistent("1", 8, True, stages=2, bug="no_import"),
-    ]
-    pool += [split_row("atomic", 4, 512, 4, bug=b) for b in ("no_contribution", "stale_sum")]
-    pool += [split_row("buffer", 0, 512, 4, bug="fp16_overflow")]
-    pool += [tile(4, 512, 4, bug=b) for b in ("wrong_axis", "weight_left_out")]
-    pool += [tile_full("2", 8, bug="wrong_axis"), two_kernels("grid2d", 1024, 1024, 4, bug="mean_not_square")]
-    pool += [
-        torch_source("chain", bug="wrong_axis"),
-        torch_source("chain", bug="no_keepdim"),
-        torch_source("functional", bug="no_import"),
-        torch_source("in_place", bug="bad_method"),
-        torch_source("chain_bf16_mul", bug="eps_1e_3"),
-        torch_source("einsum", bug="fp16_overflow"),
-    ]
-    return pool
+    pool.add_wrapped(parents, WRAPS)
 
 
-def extra_edges() -> list[tuple[Key, Key]]:
-    """Changes of algorithm that count as one edit."""
-    seed = slow("square_buffer", 256, 4)
+def break_triton(pool: Pool) -> None:
+    """Adds Triton sources that fail, each derived from a sound one."""
+    pool.add_broken(
+        two_pass("cast", 256, 4, "scalar"),
+        eps_1e_3={"1e-6": "1e-3"},
+        half_row={"range(0, n_cols, BLOCK)": "range(0, n_cols // 2, BLOCK)"},
+        syntax={"for start in range(0, n_cols, BLOCK):": "for start in range(0, n_cols, BLOCK)"},
+        undefined_name={"inv = 1.0 / tl.sqrt(total / n_cols + eps)": "inv = 1.0 / tl.sqrt(variance + eps)"},
+        block_not_power_of_two={"BLOCK=256": "BLOCK=384"},
+        long_loop={"for start in range(0, n_cols, BLOCK):": "for start in range(0, n_cols * 20000, BLOCK):"},
+    )
+    pool.add_broken(
+        two_pass("native", 1024, 4, "vector"),
+        missing_mask={
+            "tl.store(y_ptr + cols, v * inv * g, mask=mask)": "tl.store(y_ptr + cols * 4096, v * inv * g)"
+        },
+        no_eps_mean={"total / n_cols + eps": "total + eps"},
+        runtime_block={"BLOCK: tl.constexpr": "BLOCK"},
+        mean_not_square={"acc += v * v": "acc += v"},
+        bf16_accumulate={"dtype=tl.float32": "dtype=tl.bfloat16"},
+        wild_pointer={"x_ptr += row * n_cols": "x_ptr += (row + 1) * n_cols * 1048576"},
+    )
+    pool.add_broken(
+        two_pass("native", 256, 4, "scalar"),
+        no_loop_reset={"cols = start + tl.arange(0, BLOCK)": "cols = tl.arange(0, BLOCK)"},
+        row_stride={"row * n_cols": "row * BLOCK"},
+        wrong_argument={"n_cols, 1e-6,": "n_cols, n_rows, 1e-6,"},
+    )
+    pool.add_broken(
+        full_row("native", "8"),
+        sqrt_for_rsqrt={"1.0 / tl.sqrt(": "tl.sqrt("},
+        off_by_one={"mask = cols < n_cols": "mask = cols < n_cols - 1"},
+        missing_constexpr_range={"tl.arange(0, BLOCK)": "tl.arange(0, n_cols)"},
+        weight_left_out={"v * inv * g": "v * inv"},
+        cpu_output={"torch.empty_like(x)": 'torch.empty(x.shape, dtype=x.dtype, device="cpu")'},
+        too_many_warps={"num_warps=8": "num_warps=64"},
+    )
+    pool.add_broken(full_row("native", "heuristic"), no_import={"import triton.language as tl\n": ""})
+    pool.add_broken(full_row("native", "4"), bad_method={"torch.empty_like(x)": "x.new_empty_like()"})
+    pool.add_broken(full_row("cast", "8"), no_such_function={"tl.sqrt(": "tl.sqroot("})
+    pool.add_broken(persistent("2", 8, True), sqrt_for_rsqrt={"tl.rsqrt(": "tl.sqrt("})
+    pool.add_broken(persistent("1", 8, True, stages=2), no_import={"import triton.language as tl\n": ""})
+    pool.add_broken(
+        split_row("atomic", 4, 512, 4),
+        no_contribution={"tl.atomic_add(sums + row, part)": "tl.store(sums + row, part)"},
+        stale_sum={"torch.zeros(": "torch.empty("},
+    )
+    pool.add_broken(split_row("buffer", 0, 512, 4), fp16_overflow={"tl.float32": "tl.float16"})
+    pool.add_broken(
+        tile(4, 512, 4),
+        wrong_axis={"axis=1": "axis=0"},
+        weight_left_out={"* inv[:, None] * g[None, :]": "* inv[:, None]"},
+    )
+    pool.add_broken(tile_full("2", 8), wrong_axis={"axis=1": "axis=0"})
+    pool.add_broken(two_kernels("grid2d", 1024, 1024, 4), mean_not_square={"acc += t * t": "acc += t"})
+
+
+def break_torch(pool: Pool) -> None:
+    """Adds PyTorch sources that fail."""
+    pool.add_broken(
+        torch_source("chain"),
+        wrong_axis={"mean(-1": "mean(0"},
+        no_keepdim={", keepdim=True": ""},
+    )
+    pool.add_broken(torch_source("functional"), no_import={"import torch.nn.functional as F\n": ""})
+    pool.add_broken(torch_source("in_place"), bad_method={".square()": ".squared()"})
+    pool.add_broken(torch_source("chain_bf16_mul"), eps_1e_3={"1e-6": "1e-3"})
+    pool.add_broken(torch_source("einsum"), fp16_overflow={"x.float()": "x.half()"})
+
+
+def link_families(pool: Pool) -> None:
+    """Names the changes of algorithm that count as one edit."""
     cast = two_pass("cast", 256, 4, "scalar")
     usual = two_pass("native", 1024, 4, "vector")
     row = full_row("native", "8")
-    pairs = [
-        (seed, torch_source("chain")),
-        (seed, cast),
-        (seed, torch_source("vector_norm")),
-        (cast, torch_source("chain")),
-        (seed, two_kernels("flat", 512, 256, 4)),
-        (seed, split_row("buffer", 0, 256, 4)),
-        (cast, slow("narrow_blocks", 128, 4)),
-        (usual, two_kernels("grid2d", 1024, 1024, 4)),
-        (usual, autotuned("usual", [(512, 4), (1024, 4), (1024, 8), (2048, 8)])),
-        (two_pass("native", 1024, 8, "vector"), row),
-        (two_pass("cast", 1024, 8, "vector"), full_row("cast", "8")),
-        (two_pass("native", 256, 4, "vector"), tile(2, 512, 4)),
-        (usual, block_pointer("2048", 4)),
-        (row, persistent("1", 8, False)),
-        (row, persistent("4", 8, False)),
-        (row, block_pointer("row", 8)),
-        (row, chunked("triton", 4096)),
-        (row, tile_full("2", 8)),
-        (row, slow("recompute_per_block", 1024, 8)),
-        (tile(4, 512, 4), tile_full("4", 8)),
-        (two_kernels("grid2d", 512, 256, 4), split_row("buffer", 0, 256, 4)),
-        (two_kernels("grid2d", 512, 1024, 4), split_row("atomic", 4, 512, 4)),
-        (two_kernels("flat", 1024, 1024, 4), slow("square_buffer", 1024, 4)),
-        (two_kernels("torch", 1024, 1024, 4), torch_source("in_place")),
-        (torch_source("chain"), chunked("torch", 4096)),
-        (torch_source("functional"), chunked("functional", 2048)),
-        (slow("narrow_blocks", 64, 2), slow("one_column_tiles", 32, 1)),
-        (tile(16, 64, 2), slow("one_column_tiles", 128, 4)),
-    ]
-    return [(a.key, b.key) for a, b in pairs]
+    pool.link(SEED, torch_source("chain"))
+    pool.link(SEED, cast)
+    pool.link(SEED, torch_source("vector_norm"))
+    pool.link(cast, torch_source("chain"))
+    pool.link(SEED, two_kernels("flat", 512, 256, 4))
+    pool.link(SEED, split_row("buffer", 0, 256, 4))
+    pool.link(cast, slow("narrow_blocks", 128, 4))
+    pool.link(usual, two_kernels("grid2d", 1024, 1024, 4))
+    pool.link(usual, autotuned("usual"))
+    pool.link(two_pass("native", 1024, 8, "vector"), row)
+    pool.link(two_pass("cast", 1024, 8, "vector"), full_row("cast", "8"))
+    pool.link(two_pass("native", 256, 4, "vector"), tile(2, 512, 4))
+    pool.link(usual, block_pointer("2048", 4))
+    pool.link(row, persistent("1", 8, False))
+    pool.link(row, persistent("4", 8, False))
+    pool.link(row, block_pointer("row", 8))
+    pool.link(row, chunked("triton", 4096))
+    pool.link(row, tile_full("2", 8))
+    pool.link(row, slow("recompute_per_block", 1024, 8))
+    pool.link(tile(4, 512, 4), tile_full("4", 8))
+    pool.link(two_kernels("grid2d", 512, 256, 4), split_row("buffer", 0, 256, 4))
+    pool.link(two_kernels("grid2d", 512, 1024, 4), split_row("atomic", 4, 512, 4))
+    pool.link(two_kernels("flat", 1024, 1024, 4), slow("square_buffer", 1024, 4))
+    pool.link(two_kernels("torch", 1024, 1024, 4), torch_source("in_place"))
+    pool.link(torch_source("chain"), chunked("torch", 4096))
+    pool.link(torch_source("functional"), chunked("functional", 2048))
+    pool.link(slow("narrow_blocks", 64, 2), slow("one_column_tiles", 32, 1))
+    pool.link(tile(16, 64, 2), slow("one_column_tiles", 128, 4))
+
+
+def make_pool() -> Pool:
+    """The whole pool, in a fixed order."""
+    return Pool(add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families)
+
+
+def generate() -> list[Variant]:
+    """The sources of the task."""
+    return make_pool().variants
+
+
+def extra_edges() -> list[tuple[Key, Key]]:
+    """The edits that `edit_graph` cannot tell from the keys."""
+    return make_pool().edges

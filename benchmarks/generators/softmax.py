@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.variant import Key, Variant, fill, make_key, make_variant, reskin
+from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined
+from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
 
 TASK = "softmax"
-ENTRY = "run"
 OPERATION = "softmax over the last axis, float32 in and out"
 SHAPES: list[dict[str, int]] = [
     {"rows": 4096, "columns": 1024},
     {"rows": 8192, "columns": 8192},
     {"rows": 2048, "columns": 32768},
 ]
-CHECK_SHAPES: list[dict[str, int]] = [{"rows": 6, "columns": 1024}, {"rows": 16, "columns": 2048}]
 OUTPUT_DTYPES = ["float32"]
 TOLERANCE: dict[str, float] = {"relative_norm": 2e-4, "rtol": 2e-3, "atol": 1e-5}
 
@@ -46,9 +46,8 @@ def reference(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (torch.softmax(x.double(), dim=-1),)
 
 
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
-
-HOST = {
+HOST: dict[str | None, tuple[str, str]] = {
+    None: ("", ""),
     "clone_in": ("x = x.clone()", ""),
     "sync": ("", "torch.cuda.synchronize()"),
     "clone_out": ("", "y = y.clone()"),
@@ -58,105 +57,30 @@ HOST = {
     "zeros_out": ("", "y = torch.zeros_like(y).add_(y)"),
 }
 
-RENAMES = {
-    "x_ptr": ["input_ptr", "inp", "X"],
-    "y_ptr": ["output_ptr", "out", "Y"],
-    "n_cols": ["n_columns", "N", "width"],
-    "row": ["row_idx", "pid", "i"],
-    "cols": ["offs", "col_offsets", "j"],
-    "mask": ["valid", "msk", "inside"],
-    "BLOCK": ["BLOCK_SIZE", "BLOCK_N", "CHUNK"],
-    "peak": ["row_max", "m_i", "mx"],
-    "denom": ["row_sum", "l_i", "total"],
-    "e": ["num", "p", "ex"],
-    "y": ["output", "result", "probs"],
-}
-NOTES = (
-    "Row-wise softmax.",
-    "Numerically stable softmax in Triton (subtracts the row maximum).",
-    "Softmax kernel.\n\nInput: float32 matrix; output: float32 matrix of the same shape.\n",
-    "An attempt at a faster softmax.",
+MANNER = Manner(
+    names={
+        "x_ptr": ["input_ptr", "inp", "X"],
+        "y_ptr": ["output_ptr", "out", "Y"],
+        "n_cols": ["n_columns", "N", "width"],
+        "row": ["row_idx", "pid", "i"],
+        "cols": ["offs", "col_offsets", "j"],
+        "mask": ["valid", "msk", "inside"],
+        "BLOCK": ["BLOCK_SIZE", "BLOCK_N", "CHUNK"],
+        "peak": ["row_max", "m_i", "mx"],
+        "denom": ["row_sum", "l_i", "total"],
+        "e": ["num", "p", "ex"],
+        "y": ["output", "result", "probs"],
+    },
+    notes=(
+        "Row-wise softmax.",
+        "Numerically stable softmax in Triton (subtracts the row maximum).",
+        "Softmax kernel.\n\nInput: float32 matrix; output: float32 matrix of the same shape.\n",
+        "An attempt at a faster softmax.",
+    ),
 )
 
-BUGS: dict[str, list[tuple[str, str]]] = {
-    "no_max": [("tl.exp(v - peak)", "tl.exp(v)"), ("tl.exp(t - big[:, None])", "tl.exp(t)")],
-    "mask_zero": [('other=-float("inf")', "other=-1e4 + 1e6")],
-    "wrong_axis": [("axis=1", "axis=0"), ("dim=-1", "dim=0"), ("dim=1", "dim=0")],
-    "no_rescale": [("denom = denom * tl.exp(peak - new) +", "denom = denom +")],
-    "no_mask_store": [
-        (
-            "tl.store(y_ptr + cols, tl.exp(v - peak) / denom, mask=mask)",
-            "tl.store(y_ptr + cols * 2048, tl.exp(v - peak) / denom)",
-        )
-    ],
-    "off_by_one": [("mask = cols < n_cols", "mask = cols < n_cols - 1")],
-    "half_row": [("range(0, n_cols, BLOCK)", "range(0, n_cols // 2, BLOCK)")],
-    "undefined_name": [
-        ("denom += tl.sum(e, axis=0)", "denom += tl.sum(ex_vals, axis=0)"),
-        ("/ denom", "/ norm"),
-    ],
-    "no_such_function": [("tl.exp(", "tl.expf("), ("tl.max(", "tl.amax(")],
-    "syntax": [("row = tl.program_id(0)", "row = tl.program_id(0")],
-    "block_not_power_of_two": [
-        ("BLOCK=256", "BLOCK=300"),
-        ("BLOCK=1024", "BLOCK=1536"),
-        ("BLOCK=512", "BLOCK=640"),
-    ],
-    "runtime_block": [("BLOCK: tl.constexpr", "BLOCK")],
-    "row_stride": [("row * n_cols", "row * BLOCK")],
-    "fp16": [
-        ("tl.zeros([BLOCK], dtype=tl.float32)", "tl.zeros([BLOCK], dtype=tl.float16)"),
-        ("torch.softmax(x,", "torch.softmax(x.half(),"),
-        (" = x - ", " = x.half() - "),
-    ],
-    "wild_pointer": [
-        ("x_ptr += row * n_cols", "x_ptr += (row * n_cols).to(tl.int64) * 65536 + 1099511627776")
-    ],
-    "cpu_output": [("torch.empty_like(x)", "torch.empty(x.shape)")],
-    "wrong_shape": [("return y", "return y.sum(dim=1)")],
-    "long_loop": [
-        (
-            "for start in range(0, n_cols, BLOCK):\n        cols = start + tl.arange(0, BLOCK)",
-            "for start in range(0, n_cols * 20000, BLOCK):\n        cols = start % n_cols + tl.arange(0, BLOCK)",
-        )
-    ],
-    "too_much_shared": [("num_stages=2", "num_stages=16"), ("num_stages=3", "num_stages=24")],
-    "too_many_warps": [("num_warps=8", "num_warps=64"), ("num_warps=4", "num_warps=48")],
-    "no_import": [("import triton.language as tl\n", ""), ("import torch.nn.functional as F\n", "")],
-    "wrong_argument": [("x, y, n_cols,", "x, y, x.stride(0), n_cols,"), ("keepdim=True", "keep_dims=True")],
-    "no_keepdim": [(", keepdim=True", "")],
-    "bad_method": [("torch.empty_like(x)", "torch.empty_as(x)"), (".amax(", ".maximum_along(")],
-    "no_exp": [("tl.exp(v - peak)", "(v - peak)")],
-    "log_softmax": [("F.softmax(", "F.log_softmax("), ("torch.softmax(", "torch.log_softmax(")],
-    "global_max": [
-        (".amax(dim=-1, keepdim=True)", ".max()"),
-        (".max(dim=-1, keepdim=True).values", ".max()"),
-    ],
-    "not_merged": [("big = tl.max(ms, axis=0)", "big = tl.sum(ms, axis=0)")],
-    "type_mixup": [('peak = -float("inf")', "peak = 0"), ("denom = 0.0", "denom = None")],
-    "partial_rows": [("[(n_rows,)]", "[(n_rows // 2,)]")],
-    "reciprocal": [("e / denom", "e * denom")],
-}
-
-
-def finish_up(choices: dict[str, object], code: str, bug: str | None, language: str = "triton") -> Variant:
-    """Makes the mistake, if one is asked for, and gives the source its author's manner."""
-    if bug:
-        choices["bug"] = bug
-        for text, replacement in BUGS[bug]:
-            if text in code:
-                code = code.replace(text, replacement)
-                break
-        else:
-            raise ValueError(f"no place for the mistake {bug} in {choices}")
-    key = make_key(choices)
-    return make_variant(
-        choices, reskin(code, key, RENAMES, NOTES) if language == "triton" else code, language
-    )
-
-
 THREE_PASS = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def softmax_rows(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
@@ -205,8 +129,7 @@ def three_pass(
     reduce: str,
     last: str = "recompute",
     host: str | None = None,
-    bug: str | None = None,
-) -> Variant:
+) -> Draft:
     """Maximum, sum, write: three walks along the row."""
     choices = {
         "algorithm": "three_pass",
@@ -215,9 +138,8 @@ def three_pass(
         "reduce": reduce,
         "last": last,
         "host": host,
-        "bug": bug,
     }
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     if reduce == "scalar":
         parts = {
             "max_init": 'peak = -float("inf")',
@@ -249,13 +171,13 @@ def three_pass(
     else:
         keep = "tl.store(y_ptr + cols, e, mask=mask)"
         end = "e = tl.load(y_ptr + cols, mask=mask)\ntl.store(y_ptr + cols, e / denom, mask=mask)"
-        parts["sum_end"] = "\n".join(filter(None, [parts["sum_end"], "tl.debug_barrier()"]))
+        parts["sum_end"] = joined(parts["sum_end"], "tl.debug_barrier()")
     code = fill(THREE_PASS, pre=pre, post=post, block=block, warps=warps, keep=keep, last=end, **parts)
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 ONLINE = (
-    HEAD
+    TRITON_IMPORTS
     + '''
 @triton.jit
 def online_softmax(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
@@ -295,8 +217,7 @@ def online(
     hints: bool = False,
     loop: str = "plain",
     host: str | None = None,
-    bug: str | None = None,
-) -> Variant:
+) -> Draft:
     """The online softmax: two walks along the row."""
     choices = {
         "algorithm": "online",
@@ -306,9 +227,8 @@ def online(
         "hints": "evict" if hints else "none",
         "loop": loop,
         "host": host,
-        "bug": bug,
     }
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     value = "tl.exp(v - peak) / denom"
     if state == "scalar":
         init = 'peak = -float("inf")\ndenom = 0.0'
@@ -350,14 +270,14 @@ def online(
         post=post,
         block=block,
         warps=warps,
-        hint1=', eviction_policy="evict_last"' if hints else "",
-        hint2=', eviction_policy="evict_first"' if hints else "",
+        hint1=eviction("last", hints),
+        hint2=eviction("first", hints),
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 FULL_ROW = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def softmax_kernel(y_ptr, x_ptr, x_stride, y_stride, n_cols, BLOCK: tl.constexpr):
@@ -383,16 +303,13 @@ def run(x):
 )
 MATH = {
     "divide": "e = tl.exp(v - peak)\ndenom = tl.sum(e, axis=0)\nout_row = e / denom",
-    "reciprocal": "e = tl.exp(v - peak)\nout_row = e * (1.0 / tl.sum(e, axis=0))",
     "exp2": "e = tl.exp2((v - peak) * 1.4426950408889634)\nout_row = e * (1.0 / tl.sum(e, axis=0))",
     "log": "denom = tl.sum(tl.exp(v - peak), axis=0)\nout_row = tl.exp(v - peak - tl.log(denom))",
     "builtin": "out_row = tl.softmax(v)",
 }
 
 
-def full_row(
-    warps: str, math: str = "divide", hints: bool = False, host: str | None = None, bug: str | None = None
-) -> Variant:
+def full_row(warps: str, math: str = "divide", hints: bool = False, host: str | None = None) -> Draft:
     """A program per row that holds the row in registers."""
     choices = {
         "algorithm": "full_row",
@@ -400,13 +317,11 @@ def full_row(
         "math": math,
         "hints": "evict" if hints else "none",
         "host": host,
-        "bug": bug,
     }
-    pre, post = HOST.get(host or "", ("", ""))
+    pre, post = HOST[host]
     rule = {
         "tutorial": "num_warps = 4\nif BLOCK >= 2048:\n    num_warps = 8\nif BLOCK >= 4096:\n    num_warps = 16",
         "per_1024": "num_warps = min(32, max(1, BLOCK // 1024))",
-        "per_256": "num_warps = min(32, max(2, BLOCK // 256))",
         "per_512": "num_warps = min(32, max(1, BLOCK // 512))",
     }.get(warps, "")
     code = fill(
@@ -416,15 +331,15 @@ def full_row(
         post=post,
         rule=rule,
         warps="num_warps" if rule else warps,
-        hint=', eviction_policy="evict_first"' if hints else "",
+        hint=eviction("first", hints),
     )
     if math == "builtin":
         code = code.replace("    peak = tl.max(v, axis=0)\n", "")
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 PERSISTENT = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def row_loop(out_ptr, in_ptr, n_rows, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
@@ -450,18 +365,18 @@ def run(x):
 )
 
 
-def persistent(waves: str, warps: int, stages: int, bug: str | None = None) -> Variant:
+def persistent(waves: str, warps: int, stages: int) -> Draft:
     """A fixed number of programs that stride over the rows."""
-    choices = {"algorithm": "persistent", "waves": waves, "warps": warps, "stages": stages, "bug": bug}
+    choices = {"algorithm": "persistent", "waves": waves, "warps": warps, "stages": stages}
     if waves == "one_per_sm_guess":
         grid = "programs = 108  # multiprocessors"
     else:
         grid = f"programs = {waves} * torch.cuda.get_device_properties(x.device).multi_processor_count"
-    return finish_up(choices, fill(PERSISTENT, grid=grid, warps=warps, stages=stages), bug)
+    return Draft(choices, fill(PERSISTENT, grid=grid, warps=warps, stages=stages), manner=MANNER)
 
 
 TILE = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def tile_softmax(X, Y, M, N, ROWS: tl.constexpr, COLS: tl.constexpr):
@@ -497,7 +412,7 @@ TILE_SEPARATE = """big = tl.maximum(big, tl.max(t, axis=1))
         tot += tl.sum(tl.exp(t - big[:, None]), axis=1)"""
 
 TILE_FULL = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def few_rows(x_ptr, y_ptr, M, N: tl.constexpr, R: tl.constexpr):
@@ -520,9 +435,7 @@ def run(x):
 )
 
 
-def tile(
-    rows: int, cols: int, warps: int, step: str = "online", stages: int = 2, bug: str | None = None
-) -> Variant:
+def tile(rows: int, cols: int, warps: int, step: str = "online", stages: int = 2) -> Draft:
     """Two-dimensional tiles: several rows per program, columns in a loop."""
     choices = {
         "algorithm": "tile",
@@ -531,7 +444,6 @@ def tile(
         "warps": warps,
         "step": step,
         "stages": stages,
-        "bug": bug,
     }
     body = (
         "new = tl.maximum(big, tl.max(t, axis=1))\n"
@@ -540,20 +452,20 @@ def tile(
     )
     template = TILE if step == "online" else TILE.replace("        @step@", "        " + TILE_SEPARATE)
     code = fill(template, rows=rows, cols=cols, warps=warps, stages=stages, step=body)
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
-def tile_full(rows: str, warps: str, bug: str | None = None) -> Variant:
+def tile_full(rows: str, warps: str) -> Draft:
     """Several whole rows per program."""
     rule = "R = max(1, 4096 // N)" if rows == "adaptive" else f"R = {rows}"
     if warps == "per_1024":
         rule += "\nwarps = min(32, max(4, R * N // 1024))"
     code = fill(TILE_FULL, rule=rule, warps="warps" if warps == "per_1024" else warps)
-    return finish_up({"algorithm": "tile_full", "rows": rows, "warps": warps, "bug": bug}, code, bug)
+    return Draft({"algorithm": "tile_full", "rows": rows, "warps": warps}, code, manner=MANNER)
 
 
 THREE_KERNELS = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def max_kernel(x, row_max, n, BLOCK: tl.constexpr):
@@ -599,7 +511,7 @@ def run(x):
 )
 
 SPLIT = (
-    HEAD
+    TRITON_IMPORTS
     + """
 @triton.jit
 def stats(x_ptr, m_ptr, l_ptr, n, parts, BLOCK: tl.constexpr):
@@ -645,7 +557,7 @@ SPLIT_TORCH = (
 )
 
 
-def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | None = None) -> Variant:
+def three_kernels(maxima: str, spill: bool, block: int, warps: int) -> Draft:
     """A launch each for maximum, sum and division."""
     choices = {
         "algorithm": "three_kernels",
@@ -653,7 +565,6 @@ def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | N
         "last": "store_exp" if spill else "recompute",
         "block": block,
         "warps": warps,
-        "bug": bug,
     }
     find = (
         "row_max = x.amax(dim=-1)"
@@ -671,18 +582,18 @@ def three_kernels(maxima: str, spill: bool, block: int, warps: int, bug: str | N
         if spill
         else "e = tl.exp(t - tl.load(row_max + r))\ntl.store(y + r * n + i, e / tl.load(row_sum + r), mask=i < n)",
     )
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
-def split(block: int, warps: int, combine: str = "in_kernel", bug: str | None = None) -> Variant:
+def split(block: int, warps: int, combine: str = "in_kernel") -> Draft:
     """Several programs share a row."""
-    choices = {"algorithm": "split", "block": block, "warps": warps, "combine": combine, "bug": bug}
+    choices = {"algorithm": "split", "block": block, "warps": warps, "combine": combine}
     code = fill(SPLIT, block=block, warps=warps, between=SPLIT_TORCH if combine == "torch" else "")
-    return finish_up(choices, code, bug)
+    return Draft(choices, code, manner=MANNER)
 
 
 AUTOTUNED = (
-    HEAD
+    TRITON_IMPORTS
     + """
 def _configs():
     return [triton.Config({"BLOCK": b}, num_warps=w) for b, w in @configs@]
@@ -714,13 +625,21 @@ def run(x):
 )
 
 
-def autotuned(name: str, configs: list[tuple[int, int]]) -> Variant:
+AUTOTUNE = {
+    "small": [(128, 1), (256, 2), (256, 4)],
+    "usual": [(1024, 4), (1024, 8), (2048, 8)],
+    "wide": [(2048, 8), (4096, 8), (8192, 16)],
+}
+
+
+def autotuned(name: str) -> Draft:
     """The online softmax with a list of configurations to choose from."""
-    return finish_up({"algorithm": "autotuned", "configs": name}, fill(AUTOTUNED, configs=configs), None)
+    code = fill(AUTOTUNED, configs=AUTOTUNE[name])
+    return Draft({"algorithm": "autotuned", "configs": name}, code, manner=MANNER)
 
 
 SLOW = {
-    "lanes_over_rows": HEAD
+    "lanes_over_rows": TRITON_IMPORTS
     + """
 @triton.jit
 def by_columns(x, y, M, N, R: tl.constexpr):
@@ -744,7 +663,7 @@ def run(x):
     by_columns[(triton.cdiv(M, @p@),)](x, y, M, N, R=@p@, num_warps=@warps@)
     return y
 """,
-    "narrow_blocks": HEAD
+    "narrow_blocks": TRITON_IMPORTS
     + """
 @triton.jit
 def narrow(x, y, N, B: tl.constexpr):
@@ -765,7 +684,7 @@ def run(x):
     narrow[(x.shape[0],)](x, y, x.shape[1], B=@p@, num_warps=@warps@)
     return y
 """,
-    "block_redo": HEAD
+    "block_redo": TRITON_IMPORTS
     + """
 @triton.jit
 def redo(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
@@ -790,7 +709,7 @@ def run(x):
     redo[(triton.cdiv(n, @p@), rows)](x, y, n, BLOCK=@p@, num_warps=@warps@)
     return y
 """,
-    "exp_kernel_and_torch": HEAD
+    "exp_kernel_and_torch": TRITON_IMPORTS
     + """
 @triton.jit
 def sub_exp(x, m, y, n, N, B: tl.constexpr):
@@ -807,7 +726,7 @@ def run(x):
     sub_exp[(triton.cdiv(n, @p@),)](x, m, e, n, x.shape[1], B=@p@, num_warps=@warps@)
     return e / e.sum(dim=1, keepdim=True)
 """,
-    "atomic_sums": HEAD
+    "atomic_sums": TRITON_IMPORTS
     + """
 @triton.jit
 def exp_and_add(x, m, s, y, N, B: tl.constexpr):
@@ -839,11 +758,13 @@ def run(x):
 }
 
 
-def slow(name: str, parameter: int, warps: int) -> Variant:
+def slow(name: str, parameter: int, warps: int) -> Draft:
     """Kernels with an unlucky idea."""
     choices = {"algorithm": name, "size": parameter, "warps": warps}
-    return make_variant(choices, fill(SLOW[name], p=parameter, warps=warps), "triton")
+    return Draft(choices, fill(SLOW[name], p=parameter, warps=warps))
 
+
+# -------------------------------------------------------------------------------------------------- PyTorch
 
 TORCH: dict[str, str] = {
     "functional": "import torch\nimport torch.nn.functional as F\n\n\ndef run(x):\n    return F.softmax(x, dim=-1)\n",
@@ -1154,17 +1075,17 @@ def piece_kernel(x_ptr, y_ptr, n, B: tl.constexpr):
 }
 
 
-def torch_source(name: str, bug: str | None = None) -> Variant:
+def torch_source(name: str) -> Draft:
     """Plain PyTorch."""
-    return finish_up({"algorithm": "torch", "form": name, "bug": bug}, TORCH[name], bug, "pytorch")
+    return Draft({"algorithm": "torch", "form": name}, TORCH[name], "pytorch")
 
 
-def chunked(body: str, chunk: int) -> Variant:
+def chunked(body: str, chunk: int) -> Draft:
     """A Python loop over slices of the rows."""
     imports, kernel, inner = CHUNK_BODIES[body]
     code = fill(CHUNKED, imports=imports, kernel=kernel, body=inner, chunk=chunk)
     choices = {"algorithm": "chunked", "form": body, "chunk": chunk}
-    return make_variant(choices, code, "triton" if body == "triton" else "pytorch")
+    return Draft(choices, code, "triton" if body == "triton" else "pytorch")
 
 
 WRAPS = {
@@ -1198,92 +1119,117 @@ def run(x):
 }
 
 
-def wrapped(base: Variant, wrap: str) -> Variant:
-    """A sound kernel inside a careless wrapper."""
-    code = base.code.replace("def run(x):", "def launch(x):") + WRAPS[wrap]
-    return make_variant({**base.choices, "wrap": wrap}, code, base.language)
-
+# ------------------------------------------------------------------------------------------------- the pool
 
 # A first version as one writes it: three walks along the row, one value of it per step.
-SEED_KEY: Key = make_key(
-    {"algorithm": "three_pass", "block": 256, "last": "store_exp", "reduce": "scalar", "warps": 8}
-)
+SEED = three_pass(256, 8, "scalar", "store_exp")
 
 
-def generate() -> list[Variant]:
-    """Returns the pool, in a fixed order."""
-    pool: list[Variant] = []
+def add_triton(pool: Pool) -> None:
+    """Adds the sound Triton sources."""
     for last in ("recompute", "store_exp"):
-        pool += [three_pass(b, w, r, last) for b, w, r in product((256, 1024), (4, 8), ("scalar", "vector"))]
-        pool += [three_pass(128, w, "scalar", last) for w in (1, 4)]
-    pool += [three_pass(128, 4, "vector"), three_pass(4096, 16, "vector")]
-    pool += [
-        three_pass(4096, 16, "scalar"),
-        three_pass(1024, 8, "scalar", "hints"),
-        three_pass(1024, 8, "vector", "hints"),
-    ]
-    pool += [three_pass(2048, 8, "vector", "hints")]
-    pool += [
+        pool.add(three_pass(b, w, r, last) for b, w, r in product((256, 1024), (4, 8), ("scalar", "vector")))
+        pool.add(three_pass(128, w, "scalar", last) for w in (1, 4))
+    pool.add(
+        [
+            three_pass(128, 4, "vector"),
+            three_pass(4096, 16, "vector"),
+            three_pass(4096, 16, "scalar"),
+            three_pass(1024, 8, "scalar", "hints"),
+            three_pass(1024, 8, "vector", "hints"),
+            three_pass(2048, 8, "vector", "hints"),
+        ]
+    )
+    pool.add(
         three_pass(256, 4, "scalar", "store_exp", host=h)
         for h in ("clone_in", "sync", "nan_check", "renormalise")
-    ]
-    pool += [three_pass(1024, 4, "vector", "recompute", host=h) for h in ("clone_out", "zeros_out")]
-    pool += [online(b, w, s) for b, w, s in product((256, 1024), (4, 8), ("scalar", "lanes"))]
-    pool += [online(2048, 8, "lanes_exp2")]
-    pool += [
-        online(128, 1, "scalar"),
-        online(4096, 16, "scalar"),
-        online(2048, 8, "lanes"),
-    ]
-    pool += [online(b, 8, s, hints=True) for b, s in ((1024, "scalar"), (1024, "lanes"))]
-    pool += [online(2048, 8, "lanes", loop=loop) for loop in ("staged", "backwards")]
-    pool += [online(1024, 8, "scalar", loop=loop) for loop in ("staged", "backwards")]
-    pool += [online(2048, 8, "lanes_exp2", hints=True, loop="backwards")]
-    pool += [online(1024, 4, "scalar", host=h) for h in ("clone_in", "sync", "double_sync", "nan_check")]
-    pool += [full_row(w) for w in ("2", "4", "8", "16", "32", "tutorial", "per_1024", "per_512")]
-    pool += [full_row("16", m) for m in ("exp2", "builtin")] + [full_row("per_512", "exp2")]
-    pool += [full_row("16", hints=True), full_row("8", "log")]
-    pool += [
+    )
+    pool.add(three_pass(1024, 4, "vector", "recompute", host=h) for h in ("clone_out", "zeros_out"))
+    pool.add(online(b, w, s) for b, w, s in product((256, 1024), (4, 8), ("scalar", "lanes")))
+    pool.add(
+        [
+            online(2048, 8, "lanes_exp2"),
+            online(128, 1, "scalar"),
+            online(4096, 16, "scalar"),
+            online(2048, 8, "lanes"),
+        ]
+    )
+    pool.add(online(b, 8, s, hints=True) for b, s in ((1024, "scalar"), (1024, "lanes")))
+    pool.add(online(2048, 8, "lanes", loop=loop) for loop in ("staged", "backwards"))
+    pool.add(online(1024, 8, "scalar", loop=loop) for loop in ("staged", "backwards"))
+    pool.add([online(2048, 8, "lanes_exp2", hints=True, loop="backwards")])
+    pool.add(online(1024, 4, "scalar", host=h) for h in ("clone_in", "sync", "double_sync", "nan_check"))
+    pool.add(full_row(w) for w in ("2", "4", "8", "16", "32", "tutorial", "per_1024", "per_512"))
+    pool.add(full_row("16", m) for m in ("exp2", "builtin"))
+    pool.add(
+        [
+            full_row("per_512", "exp2"),
+            full_row("16", hints=True),
+            full_row("8", "log"),
+        ]
+    )
+    pool.add(
         full_row("16", host=h)
         for h in ("clone_in", "sync", "nan_check", "clone_out", "renormalise", "zeros_out")
-    ]
-    pool += [
+    )
+    pool.add(
         persistent(v, w, s)
         for v, w, s in (("1", 8, 1), ("1", 8, 2), ("1", 16, 1), ("4", 16, 1), ("4", 16, 2))
-    ]
-    pool += [persistent("2", 16, 1), persistent("2", 16, 3)]
-    pool += [persistent("one_per_sm_guess", 8, 1), persistent("one_per_sm_guess", 16, 2)]
-    pool += [tile(r, c, w) for r, c, w in product((2, 4), (128, 512), (4, 8))]
-    pool += [tile(r, c, 4, "separate") for r, c in ((2, 128), (4, 512))]
-    pool += [tile(16, 64, 4), tile(8, 64, 2), tile(2, 2048, 8)]
-    pool += [tile(4, 512, 4, stages=s) for s in (1, 4)]
-    pool += [tile_full(r, w) for r, w in (("2", "8"), ("2", "16"), ("4", "8"), ("4", "32"))]
-    pool += [tile_full("adaptive", w) for w in ("8", "per_1024")]
-    pool += [
+    )
+    pool.add(
+        [
+            persistent("2", 16, 1),
+            persistent("2", 16, 3),
+            persistent("one_per_sm_guess", 8, 1),
+            persistent("one_per_sm_guess", 16, 2),
+        ]
+    )
+    pool.add(tile(r, c, w) for r, c, w in product((2, 4), (128, 512), (4, 8)))
+    pool.add(tile(r, c, 4, "separate") for r, c in ((2, 128), (4, 512)))
+    pool.add([tile(16, 64, 4), tile(8, 64, 2), tile(2, 2048, 8)])
+    pool.add(tile(4, 512, 4, stages=s) for s in (1, 4))
+    pool.add(tile_full(r, w) for r, w in (("2", "8"), ("2", "16"), ("4", "8"), ("4", "32")))
+    pool.add(tile_full("adaptive", w) for w in ("8", "per_1024"))
+    pool.add(
         three_kernels(m, s, b, w)
         for m, s, b, w in product(("kernel", "torch"), (True, False), (256, 1024), (4,))
-    ]
-    pool += [three_kernels("kernel", s, 1024, 8) for s in (True, False)]
-    pool += [split(b, w) for b, w in ((256, 4), (256, 8), (1024, 4), (2048, 8))]
-    pool += [split(b, 4, "torch") for b in (256, 1024)]
-    pool += [
-        autotuned("small", [(128, 1), (256, 2), (256, 4)]),
-        autotuned("usual", [(1024, 4), (1024, 8), (2048, 8)]),
-        autotuned("wide", [(2048, 8), (4096, 8), (8192, 16)]),
-    ]
-    pool += [torch_source(name) for name in TORCH]
-    pool += [chunked(b, c) for b, c in product(("library", "triton", "chain"), (128, 512, 2048))]
-    pool += [chunked("library", 32), chunked("library", 16), chunked("chain", 64)]
-    pool += [chunked("chain", 256), chunked("triton", 64)]
-    pool += [slow("lanes_over_rows", p, w) for p, w in ((32, 1), (64, 2), (128, 4))]
-    pool += [
+    )
+    pool.add(three_kernels("kernel", s, 1024, 8) for s in (True, False))
+    pool.add(split(b, w) for b, w in ((256, 4), (256, 8), (1024, 4), (2048, 8)))
+    pool.add(split(b, 4, "torch") for b in (256, 1024))
+    pool.add(autotuned(name) for name in AUTOTUNE)
+
+
+def add_torch(pool: Pool) -> None:
+    """Adds the sound PyTorch sources."""
+    pool.add(torch_source(name) for name in TORCH)
+    pool.add(chunked(b, c) for b, c in product(("library", "triton", "chain"), (128, 512, 2048)))
+    pool.add(
+        [
+            chunked("library", 32),
+            chunked("library", 16),
+            chunked("chain", 64),
+            chunked("chain", 256),
+            chunked("triton", 64),
+        ]
+    )
+
+
+def add_slow(pool: Pool) -> None:
+    """Adds kernels with an unlucky idea."""
+    pool.add(slow("lanes_over_rows", p, w) for p, w in ((32, 1), (64, 2), (128, 4)))
+    pool.add(
         slow("narrow_blocks", p, w)
         for p, w in ((16, 1), (32, 1), (32, 4), (64, 1), (64, 4), (64, 8), (128, 4))
-    ]
-    pool += [slow("block_redo", p, w) for p, w in ((1024, 4), (2048, 8), (4096, 8))]
-    pool += [slow("exp_kernel_and_torch", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
-    pool += [slow("atomic_sums", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8))]
-    bases = [
+    )
+    pool.add(slow("block_redo", p, w) for p, w in ((1024, 4), (2048, 8), (4096, 8)))
+    pool.add(slow("exp_kernel_and_torch", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8)))
+    pool.add(slow("atomic_sums", p, w) for p, w in ((256, 4), (1024, 4), (1024, 8)))
+
+
+def add_wrapped(pool: Pool) -> None:
+    """Adds sound kernels inside careless wrappers."""
+    parents = [
         full_row("16"),
         full_row("per_512", "exp2"),
         three_pass(256, 4, "scalar", "store_exp"),
@@ -1296,91 +1242,125 @@ def generate() -> list[Variant]:
         three_kernels("kernel", False, 1024, 4),
         three_pass(1024, 4, "vector"),
     ]
-    pool += [wrapped(base, wrap) for base, wrap in product(bases, WRAPS)]
-    # What does not work.
-    pool += [
-        three_pass(256, 4, "scalar", "store_exp", bug=b)
-        for b in (
-            "half_row",
-            "syntax",
-            "undefined_name",
-            "block_not_power_of_two",
-            "partial_rows",
-            "reciprocal",
-        )
-    ]
-    pool += [
-        three_pass(1024, 4, "vector", bug=b)
-        for b in (
-            "no_max",
-            "no_mask_store",
-            "runtime_block",
-            "fp16",
-            "wild_pointer",
-            "row_stride",
-            "long_loop",
-        )
-    ]
-    pool += [
-        online(1024, 4, "scalar", bug=b) for b in ("no_rescale", "wrong_argument", "off_by_one", "type_mixup")
-    ]
-    pool += [online(1024, 8, "lanes", bug=b) for b in ("not_merged", "cpu_output")]
-    pool += [full_row("16", bug=b) for b in ("no_max", "no_such_function", "wrong_shape", "no_exp")]
-    pool += [
-        full_row("8", bug="too_many_warps"),
-        full_row("tutorial", bug="no_import"),
-        full_row("4", bug="bad_method"),
-    ]
-    pool += [
-        tile(4, 512, 4, bug="wrong_axis"),
-        tile(2, 128, 4, bug="no_max"),
-        tile_full("2", "8", bug="wrong_axis"),
-    ]
-    pool += [split(1024, 4, bug="not_merged"), three_kernels("torch", False, 1024, 4, bug="no_such_function")]
-    pool += [
-        torch_source("chain", bug="wrong_axis"),
-        torch_source("chain", bug="global_max"),
-        torch_source("functional", bug="log_softmax"),
-        torch_source("torch_softmax", bug="fp16"),
-        torch_source("chain_in_place", bug="bad_method"),
-        torch_source("chain_max_values", bug="no_keepdim"),
-        torch_source("log_softmax_exp", bug="no_import"),
-    ]
-    return pool
+    pool.add_wrapped(parents, WRAPS)
 
 
-def extra_edges() -> list[tuple[Key, Key]]:
-    """Changes of algorithm that count as one edit."""
-    seed = slow("narrow_blocks", 64, 4)
+def break_triton(pool: Pool) -> None:
+    """Adds Triton sources that fail, each derived from a sound one."""
+    pool.add_broken(
+        three_pass(256, 4, "scalar", "store_exp"),
+        half_row={"range(0, n_cols, BLOCK)": "range(0, n_cols // 2, BLOCK)"},
+        syntax={"row = tl.program_id(0)": "row = tl.program_id(0"},
+        undefined_name={"denom += tl.sum(e, axis=0)": "denom += tl.sum(ex_vals, axis=0)"},
+        block_not_power_of_two={"BLOCK=256": "BLOCK=300"},
+        partial_rows={"[(n_rows,)]": "[(n_rows // 2,)]"},
+        reciprocal={"e / denom": "e * denom"},
+    )
+    pool.add_broken(
+        three_pass(1024, 4, "vector"),
+        no_max={"tl.exp(v - peak)": "tl.exp(v)"},
+        no_mask_store={
+            "tl.store(y_ptr + cols,": "tl.store(y_ptr + cols * 2048,",
+            "/ denom, mask=mask)": "/ denom)",
+        },
+        runtime_block={"BLOCK: tl.constexpr": "BLOCK"},
+        fp16={"tl.zeros([BLOCK], dtype=tl.float32)": "tl.zeros([BLOCK], dtype=tl.float16)"},
+        wild_pointer={
+            "x_ptr += row * n_cols": "x_ptr += (row * n_cols).to(tl.int64) * 65536 + 1099511627776"
+        },
+        row_stride={"row * n_cols": "row * BLOCK"},
+        long_loop={
+            "range(0, n_cols, BLOCK):": "range(0, n_cols * 20000, BLOCK):",
+            "cols = start +": "cols = start % n_cols +",
+        },
+    )
+    pool.add_broken(
+        online(1024, 4, "scalar"),
+        no_rescale={"denom = denom * tl.exp(peak - new) +": "denom = denom +"},
+        wrong_argument={"x, y, n_cols,": "x, y, x.stride(0), n_cols,"},
+        off_by_one={"mask = cols < n_cols": "mask = cols < n_cols - 1"},
+        type_mixup={'peak = -float("inf")': "peak = 0"},
+    )
+    pool.add_broken(
+        online(1024, 8, "lanes"),
+        not_merged={"big = tl.max(ms, axis=0)": "big = tl.sum(ms, axis=0)"},
+        cpu_output={"torch.empty_like(x)": "torch.empty(x.shape)"},
+    )
+    pool.add_broken(
+        full_row("16"),
+        no_max={"tl.exp(v - peak)": "tl.exp(v)"},
+        no_such_function={"tl.exp(": "tl.expf("},
+        wrong_shape={"return y": "return y.sum(dim=1)"},
+        no_exp={"tl.exp(v - peak)": "(v - peak)"},
+    )
+    pool.add_broken(full_row("8"), too_many_warps={"num_warps=8": "num_warps=64"})
+    pool.add_broken(full_row("tutorial"), no_import={"import triton.language as tl\n": ""})
+    pool.add_broken(full_row("4"), bad_method={"torch.empty_like(x)": "torch.empty_as(x)"})
+    pool.add_broken(tile(4, 512, 4), wrong_axis={"axis=1": "axis=0"})
+    pool.add_broken(tile(2, 128, 4), no_max={"tl.exp(t - big[:, None])": "tl.exp(t)"})
+    pool.add_broken(tile_full("2", "8"), wrong_axis={"axis=1": "axis=0"})
+    pool.add_broken(split(1024, 4), not_merged={"big = tl.max(ms, axis=0)": "big = tl.sum(ms, axis=0)"})
+    pool.add_broken(three_kernels("torch", False, 1024, 4), no_such_function={"tl.exp(": "tl.expf("})
+
+
+def break_torch(pool: Pool) -> None:
+    """Adds PyTorch sources that fail."""
+    pool.add_broken(
+        torch_source("chain"),
+        wrong_axis={"dim=-1": "dim=0"},
+        global_max={".amax(dim=-1, keepdim=True)": ".max()"},
+    )
+    pool.add_broken(torch_source("functional"), log_softmax={"F.softmax(": "F.log_softmax("})
+    pool.add_broken(torch_source("torch_softmax"), fp16={"torch.softmax(x,": "torch.softmax(x.half(),"})
+    pool.add_broken(torch_source("chain_in_place"), bad_method={".amax(": ".maximum_along("})
+    pool.add_broken(torch_source("chain_max_values"), no_keepdim={", keepdim=True": ""})
+    pool.add_broken(torch_source("log_softmax_exp"), no_import={"import torch.nn.functional as F\n": ""})
+
+
+def link_families(pool: Pool) -> None:
+    """Names the changes of algorithm that count as one edit."""
+    narrow = slow("narrow_blocks", 64, 4)
     stored = three_pass(256, 4, "scalar", "store_exp")
     usual = three_pass(1024, 4, "vector")
     row = full_row("16")
-    pairs = [
-        (stored, three_kernels("kernel", True, 256, 4)),
-        (stored, slow("narrow_blocks", 128, 4)),
-        (seed, stored),
-        (seed, torch_source("chain")),
-        (seed, three_pass(128, 4, "scalar")),
-        (stored, torch_source("chain")),
-        (three_pass(256, 4, "scalar"), online(256, 4, "scalar")),
-        (three_pass(1024, 8, "vector"), online(1024, 8, "lanes")),
-        (usual, three_kernels("kernel", False, 1024, 4)),
-        (three_pass(4096, 16, "vector"), row),
-        (online(4096, 16, "scalar"), row),
-        (online(1024, 8, "scalar"), autotuned("usual", [(1024, 4), (1024, 8), (2048, 8)])),
-        (online(256, 4, "scalar"), tile(2, 128, 4)),
-        (online(1024, 4, "scalar"), split(1024, 4)),
-        (row, persistent("4", 16, 1)),
-        (row, tile_full("2", "16")),
-        (row, chunked("triton", 2048)),
-        (tile(4, 512, 4), tile_full("4", "8")),
-        (torch_source("chain"), slow("exp_kernel_and_torch", 256, 4)),
-        (torch_source("functional"), chunked("library", 2048)),
-        (torch_source("chain"), chunked("chain", 2048)),
-        (slow("exp_kernel_and_torch", 1024, 4), slow("atomic_sums", 1024, 4)),
-        (slow("narrow_blocks", 32, 1), slow("lanes_over_rows", 32, 1)),
-        (usual, slow("block_redo", 1024, 4)),
-        (torch_source("log_softmax_exp"), torch_source("functional")),
-        (slow("atomic_sums", 256, 4), split(256, 4)),
-    ]
-    return [(a.key, b.key) for a, b in pairs]
+    pool.link(stored, three_kernels("kernel", True, 256, 4))
+    pool.link(stored, slow("narrow_blocks", 128, 4))
+    pool.link(narrow, stored)
+    pool.link(narrow, torch_source("chain"))
+    pool.link(narrow, three_pass(128, 4, "scalar"))
+    pool.link(stored, torch_source("chain"))
+    pool.link(three_pass(256, 4, "scalar"), online(256, 4, "scalar"))
+    pool.link(three_pass(1024, 8, "vector"), online(1024, 8, "lanes"))
+    pool.link(usual, three_kernels("kernel", False, 1024, 4))
+    pool.link(three_pass(4096, 16, "vector"), row)
+    pool.link(online(4096, 16, "scalar"), row)
+    pool.link(online(1024, 8, "scalar"), autotuned("usual"))
+    pool.link(online(256, 4, "scalar"), tile(2, 128, 4))
+    pool.link(online(1024, 4, "scalar"), split(1024, 4))
+    pool.link(row, persistent("4", 16, 1))
+    pool.link(row, tile_full("2", "16"))
+    pool.link(row, chunked("triton", 2048))
+    pool.link(tile(4, 512, 4), tile_full("4", "8"))
+    pool.link(torch_source("chain"), slow("exp_kernel_and_torch", 256, 4))
+    pool.link(torch_source("functional"), chunked("library", 2048))
+    pool.link(torch_source("chain"), chunked("chain", 2048))
+    pool.link(slow("exp_kernel_and_torch", 1024, 4), slow("atomic_sums", 1024, 4))
+    pool.link(slow("narrow_blocks", 32, 1), slow("lanes_over_rows", 32, 1))
+    pool.link(usual, slow("block_redo", 1024, 4))
+    pool.link(torch_source("log_softmax_exp"), torch_source("functional"))
+    pool.link(slow("atomic_sums", 256, 4), split(256, 4))
+
+
+def make_pool() -> Pool:
+    """The whole pool, in a fixed order."""
+    return Pool(add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families)
+
+
+def generate() -> list[Variant]:
+    """The sources of the task."""
+    return make_pool().variants
+
+
+def extra_edges() -> list[tuple[Key, Key]]:
+    """The edits that `edit_graph` cannot tell from the keys."""
+    return make_pool().edges

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gpu_forecasters_plugin._version import __version__
-from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError
+from gpu_forecasters_plugin.cli.ledger import ledger_app
+from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError, MissingExtraError
+from gpu_forecasters_plugin.printable import printable
 
 __all__ = ["app", "main"]
 
@@ -40,8 +43,26 @@ def _top(
     """A selective surrogate for evolutionary GPU-kernel search."""
 
 
+app.add_typer(ledger_app)
+
+
+class _OpenEvolveCommand(TyperCommand):
+    """Lists the host's own flags below ours."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        try:
+            from gpu_forecasters_openevolve.command_line import flags_help
+
+            flags = flags_help()
+        except MissingExtraError as error:
+            flags = f"  {error}"
+        formatter.write(f"\nFlags of openevolve-run:\n{flags}\n")
+
+
 @app.command(
     "openevolve",
+    cls=_OpenEvolveCommand,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog="Example: gpu-forecasters openevolve initial_program.py evaluator.py --config config.yaml --out run",
 )
@@ -64,18 +85,19 @@ def openevolve_command(
     The budget is surrogate.budget.measurements, or the number of iterations and the initial program; the
     run makes as many proposals as that takes. Start the same command again to resume an interrupted run.
     """
-    try:
-        from gpu_forecasters_openevolve.runner import run_filtered
-    except ModuleNotFoundError as error:
-        if error.name != "openevolve":
-            raise
-        from gpu_forecasters_plugin.errors import MissingExtraError
+    from gpu_forecasters_openevolve.evaluators import one_started_ahead
 
-        raise MissingExtraError("openevolve", "openevolve") from None
+    from gpu_forecasters_plugin.cli.interrupts import interruptible
+
     arguments = [program, evaluator, *context.args]
     for flag, value in (("--config", config), ("--output", out)):
         arguments += [] if value is None else [flag, value]
-    raise typer.Exit(run_filtered(arguments, surrogate))
+    advice = "what was measured is in the ledger: start the same command again to go on"
+    with interruptible(advice), one_started_ahead():
+        from gpu_forecasters_openevolve.runner import run_filtered  # takes a while
+
+        code = run_filtered(arguments, surrogate)
+    raise typer.Exit(code)
 
 
 @app.command(
@@ -96,7 +118,12 @@ def compare_command(
         Path | None, typer.Option("--surrogate", help="YAML with the surrogate: section to compare.")
     ] = None,
 ) -> None:
-    """Compare searches with and without the filter at exactly the same number of GPU measurements."""
+    """Compare searches with and without the filter at exactly the same number of GPU measurements.
+
+    Ctrl-C ends it with exit code 130, SIGTERM with 143; the searches that had finished are kept, and the same
+    command goes on with the others.
+    """
+    from gpu_forecasters_plugin.cli.interrupts import interruptible
     from gpu_forecasters_plugin.compare import run_comparison
     from gpu_forecasters_plugin.compare.output import print_result
     from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
@@ -105,15 +132,16 @@ def compare_command(
         raise ConfigError("give one of --task and --pool")
     section = SurrogateConfig() if surrogate is None else load_surrogate_config(surrogate, required=True)
     names = [name.strip() for name in arms.split(",") if name.strip()]
-    summary = run_comparison(
-        str(task if pool is None else pool.resolve()),
-        host=host,
-        budget=budget,
-        seeds=seeds,
-        arms=names,
-        surrogate=section,
-        out=out,
-    )
+    with interruptible("finished searches are kept: start the same command again to go on"):
+        summary = run_comparison(
+            str(task if pool is None else pool.resolve()),
+            host=host,
+            budget=budget,
+            seeds=seeds,
+            arms=names,
+            surrogate=section,
+            out=out,
+        )
     print_result(summary, out)
 
 
@@ -124,8 +152,8 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(2)
     except (GpuForecastersError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)

@@ -19,6 +19,7 @@ from gpu_forecasters_plugin.config import (
     SurrogateConfig,
 )
 from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.forecast import Forecast, Query
 from gpu_forecasters_plugin.forecasters.oracle import OracleForecaster
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
@@ -57,7 +58,7 @@ def _write_oracle(pool: RecordedPool, path: Path) -> None:
         (outcome,) = oracle.forecast([Query(candidate.key, candidate.code, reference, reference)])
         assert isinstance(outcome, Forecast)
         rows.append({"candidate_key": candidate.key, "probabilities": outcome.probabilities})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def build_arms(

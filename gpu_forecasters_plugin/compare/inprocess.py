@@ -85,8 +85,7 @@ class _Search:
 def kernel_seconds(pool: RecordedPool, name: str) -> float:
     """Kernel time that measuring a candidate took, in seconds: repeats times median; 0 for failures."""
     time_us = pool.candidates[name].time_us
-    repeats = pool.header.get("repeats", 1)
-    return 0.0 if time_us is None else time_us * 1e-6 * (repeats if isinstance(repeats, int) else 1)
+    return 0.0 if time_us is None else time_us * 1e-6 * pool.repeats
 
 
 class InProcessHost:

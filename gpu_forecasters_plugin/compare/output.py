@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from rich.table import Table
 
 from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.compare.statistics import mean_curve
+from gpu_forecasters_plugin.printable import printable
 
-__all__ = ["draw_curves", "print_result", "result_table"]
+__all__ = ["curves_image", "print_result", "result_table"]
 
 _COLOURS = {"baseline": "#555555", "random": "#c0722b", "surrogate": "#1664a5", "oracle": "#3a8a3f"}
 _STYLES = {"oracle": "--", "random": ":"}
@@ -34,7 +37,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm."""
     seeds = len(summary["seeds"])
     title = (
-        f"{summary['task']} through {summary['host']}, {seeds} seed{'s' if seeds > 1 else ''}; "
+        f"{printable(summary['task'])} through {summary['host']}, {seeds} seed{'s' if seeds > 1 else ''}; "
         f"fastest kernel of the pool {summary['pool_best_speedup']:.2f}x"
     )
     table = Table(title=title, title_justify="left", pad_edge=False)
@@ -69,7 +72,8 @@ mean reaches the baseline's final one; worse: seeds more than 2 % below the base
 def print_result(summary: Mapping[str, Any], out: Path) -> None:
     """The table and the verdict, and where the rest is."""
     # A pipe has no width: wide enough that no cell is folded.
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    # A task may be named anything: nothing in it is markup.
+    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
     console.print(result_table(summary))
     console.print(_LEGEND, highlight=False)
     for name, comparison in summary["comparison"].items():
@@ -86,13 +90,12 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
         console.print(
             "note: not every search spent its budget; the host ran out of new proposals", highlight=False
         )
-    console.print(
-        f"plot: {out / 'curves.png'}   numbers: {out / 'summary.json'}", highlight=False, soft_wrap=True
-    )
+    plot, numbers = (printable(str(out / name)) for name in ("curves.png", "summary.json"))
+    console.print(f"plot: {plot}   numbers: {numbers}", highlight=False, soft_wrap=True)
 
 
-def draw_curves(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any], path: Path) -> None:
-    """Best speed-up over measurements: the mean of each arm, and the single searches behind it."""
+def curves_image(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any]) -> bytes:
+    """Best speed-up over measurements as PNG: the mean of each arm, and the single searches behind it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -128,8 +131,14 @@ def draw_curves(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any]
         )
     axes.set_xlabel("GPU measurements")
     axes.set_ylabel("best speed-up over the reference")
-    axes.set_title(f"{summary['task']}, host {summary['host']}, seeds: {len(summary['seeds'])}", fontsize=10)
+    title = f"{printable(summary['task'])}, host {summary['host']}, seeds: {len(summary['seeds'])}"
+    axes.set_title(title, fontsize=10, parse_math=False)
     axes.set_xlim(1, budget)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=150)
+    image = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes, which says enough.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(image, dpi=150, format="png")
+    return image.getvalue()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_forecasters_plugin.compare.arms import Arm, build_arms
 from gpu_forecasters_plugin.compare.inprocess import InProcessHost
-from gpu_forecasters_plugin.compare.output import draw_curves
+from gpu_forecasters_plugin.compare.kept import KeptRuns
+from gpu_forecasters_plugin.compare.output import curves_image
 from gpu_forecasters_plugin.compare.records import ArmRun, CompareHost
 from gpu_forecasters_plugin.compare.statistics import summarise
+from gpu_forecasters_plugin.compare.workers import run_searches
 from gpu_forecasters_plugin.config import SurrogateConfig
-from gpu_forecasters_plugin.errors import ConfigError, MissingExtraError
+from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.progress import WorkProgress
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 
@@ -25,16 +25,12 @@ __all__ = ["HOST_NAMES", "run_comparison"]
 
 HOST_NAMES = ("openevolve", "inprocess")
 
-_pool_of_worker: RecordedPool | None = None
+_MOST_SEEDS = 10_000
 
 
 def _openevolve_host() -> CompareHost:
-    try:
-        from gpu_forecasters_openevolve.compare_host import OpenEvolveHost
-    except ModuleNotFoundError as error:
-        if error.name != "openevolve":
-            raise
-        raise MissingExtraError("openevolve", "openevolve") from None
+    from gpu_forecasters_openevolve.compare_host import OpenEvolveHost
+
     return OpenEvolveHost()
 
 
@@ -45,65 +41,42 @@ def _check(pool: RecordedPool, host: str, budget: int, seeds: int) -> None:
         raise ConfigError(
             f"--budget is 2 to {len(pool.candidates)}, the number of kernels in this pool, got {budget}"
         )
-    if seeds < 1:
-        raise ConfigError(f"--seeds is at least 1, got {seeds}")
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ConfigError(f"--seeds is at least 1 and at most {_MOST_SEEDS}, got {seeds}")
 
 
-def _load_pool_of_worker(source: str) -> None:
-    global _pool_of_worker
-    _pool_of_worker = open_pool(source)
-
-
-def _run_in_worker(arm: Arm, seed: int, budget: int) -> ArmRun:
-    assert _pool_of_worker is not None
-    with tempfile.TemporaryDirectory(prefix="gpu-forecasters-") as folder:
-        return InProcessHost().run(_pool_of_worker, arm, seed, budget, Path(folder))
-
-
-def _inprocess_runs(
-    source: str, arms: Sequence[Arm], seeds: Sequence[int], budget: int, progress: WorkProgress
+def _all_runs(
+    pool: RecordedPool, arms: Sequence[Arm], seeds: int, budget: int, host: str, out: Path, kept: KeptRuns
 ) -> list[ArmRun]:
-    """All searches, as many at once as there are cores."""
-    found: list[ArmRun] = []
-    # Small matrices gain nothing from threads, and the searches themselves fill the cores.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    workers = min(os.cpu_count() or 1, len(arms) * len(seeds))
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_load_pool_of_worker, initargs=(source,)
-    ) as executor:
-        futures = [executor.submit(_run_in_worker, arm, seed, budget) for seed in seeds for arm in arms]
-        for future in as_completed(futures):
-            found.append(future.result())
-            progress.update(len(found) * budget, f"{found[-1].arm}, seed {found[-1].seed}")
-    return found
+    """Every arm with every seed; what an interrupted comparison had finished is not run again."""
+    searches = [(arm, seed) for seed in range(seeds) for arm in arms]
+    found = [run for arm, seed in searches if (run := kept.find(arm, seed)) is not None]
+    finished = {(run.arm, run.seed) for run in found}
+    missing = [(arm, seed) for arm, seed in searches if (arm.name, seed) not in finished]
+    arm_of = {arm.name: arm for arm in arms}
+    with WorkProgress(len(searches) * budget) as progress:
+        if found:
+            progress.update(len(found) * budget, "finished before")
 
+        def on_finished(run: ArmRun) -> None:
+            kept.keep(arm_of[run.arm], run)
+            found.append(run)
+            progress.update(len(found) * budget, f"{run.arm}, seed {run.seed}")
 
-def _host_runs(
-    host: CompareHost,
-    pool: RecordedPool,
-    arms: Sequence[Arm],
-    seeds: Sequence[int],
-    budget: int,
-    out: Path,
-    progress: WorkProgress,
-) -> list[ArmRun]:
-    """One search after the other: each has worker processes of its own."""
-    found: list[ArmRun] = []
-    for seed in seeds:
-        for arm in arms:
+        if host == InProcessHost.name:
+            run_searches(pool.source, missing, budget, on_finished)
+            return found
+        outer = _openevolve_host()
+        for arm, seed in missing:
             label, done = f"{arm.name}, seed {seed}", len(found) * budget
             folder = out / "runs" / f"{arm.name}-{seed}"
-            found.append(
-                host.run(
-                    pool,
-                    arm,
-                    seed,
-                    budget,
-                    folder,
-                    lambda more, done=done, label=label: progress.update(done + more, label),  # type: ignore[misc]
-                )
-            )
+            # One after the other: each has worker processes of its own.
+            on_finished(outer.run(pool, arm, seed, budget, folder, _reporter(progress, label, done)))
     return found
+
+
+def _reporter(progress: WorkProgress, label: str, done: int) -> Callable[[int], None]:
+    return lambda more: progress.update(done + more, label)
 
 
 def run_comparison(
@@ -133,23 +106,25 @@ def run_comparison(
     Raises:
         ConfigError: unknown host or arm, or a budget that the pool cannot serve.
         PoolFileError: the pool cannot be read.
+        FolderInUseError: another comparison works in ``out``.
+        HostError: a search was ended from outside; those that had finished are kept for the same call.
     """
     pool = open_pool(source)
     _check(pool, host, budget, seeds)
-    out.mkdir(parents=True, exist_ok=True)
-    chosen = build_arms(arms, pool, surrogate, out.resolve())
-    numbers = list(range(seeds))
-    with WorkProgress(len(chosen) * seeds * budget) as progress:
-        if host == InProcessHost.name:
-            found = _inprocess_runs(str(source), chosen, numbers, budget, progress)
-        else:
-            found = _host_runs(_openevolve_host(), pool, chosen, numbers, budget, out, progress)
-    runs = {
-        arm.name: sorted((run for run in found if run.arm == arm.name), key=lambda run: run.seed)
-        for arm in chosen
-    }
-    summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
-    summary["device"] = pool.device
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    draw_curves(runs, summary, out / "curves.png")
+    hold_folder(out)
+    try:
+        chosen = build_arms(arms, pool, surrogate, out.resolve())
+        kept = KeptRuns(out, pool, host, budget)
+        found = _all_runs(pool, chosen, seeds, budget, host, out, kept)
+        runs = {
+            arm.name: sorted((run for run in found if run.arm == arm.name), key=lambda run: run.seed)
+            for arm in chosen
+        }
+        summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
+        summary["device"] = pool.device
+        write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomically(out / "curves.png", curves_image(runs, summary))
+        kept.clear()
+    finally:
+        release_folder(out)
     return summary

@@ -2,6 +2,7 @@
 
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.climatology import ClimatologyForecaster
+from gpu_forecasters_plugin.forecasters.contained import ContainedForecaster
 from gpu_forecasters_plugin.forecasters.learned import LearnedForecaster, WarmStartTask, warm_start_tasks
 from gpu_forecasters_plugin.forecasters.mixture import MixtureForecaster
 from gpu_forecasters_plugin.forecasters.oracle import InvertedForecaster, OracleForecaster
@@ -11,6 +12,7 @@ from gpu_forecasters_plugin.forecasters.scripted import ScriptedForecaster
 
 __all__ = [
     "ClimatologyForecaster",
+    "ContainedForecaster",
     "Forecaster",
     "InvertedForecaster",
     "LearnedForecaster",

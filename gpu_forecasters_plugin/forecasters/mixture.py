@@ -18,6 +18,7 @@ from gpu_forecasters_plugin.forecast import (
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.climatology import ClimatologyForecaster
+from gpu_forecasters_plugin.forecasters.contained import ContainedForecaster
 from gpu_forecasters_plugin.forecasters.stacking import FLOOR, fit_weights, log_pool
 
 __all__ = ["MixtureForecaster"]
@@ -33,7 +34,7 @@ class MixtureForecaster(Forecaster):
 
     One expert is always climatology (added when it is not among them): an expert that does worse than this
     run's bin frequencies loses its weight, down to exactly zero, where all candidates look alike and
-    selection falls back to chance. An expert that fails for a query is left out of its forecast. When every
+    selection falls back to chance. An expert that fails for a query, or raises, is left out of its forecast. When every
     expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies tell no
     candidate from another, and an outage must be seen as one.
 
@@ -73,7 +74,7 @@ class MixtureForecaster(Forecaster):
         if not (prior_rows > 0 and half_life > 0):
             raise ValueError(f"prior_rows and half_life are positive, got {prior_rows!r} and {half_life!r}")
         self.name = name
-        self._experts = members
+        self._experts = [ContainedForecaster(expert) for expert in members]
         self._names = names
         self._informed = [not isinstance(expert, ClimatologyForecaster) for expert in members]
         self._prior = np.array([given.get(n, self._default(e)) for n, e in zip(names, members, strict=True)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -19,6 +17,7 @@ from gpu_forecasters_plugin.forecast import (
     Query,
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.json_lines import read_json_lines
 
 __all__ = ["ReplayForecaster", "load_forecasts"]
 
@@ -40,7 +39,7 @@ class ReplayForecaster(Forecaster):
         for key, weights in forecasts.items():
             try:
                 self._forecasts[key] = Forecast.from_weights(weights, source=name)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise ForecasterError(f"recorded forecast of {key!r}: {error}") from error
 
     @classmethod
@@ -68,26 +67,20 @@ def load_forecasts(path: str | PathLike[str]) -> dict[str, list[float]]:
     Raises:
         ForecasterError: the file cannot be read; names the line.
     """
-    source = Path(path)
-    try:
-        data = source.read_bytes()
-        text = (gzip.decompress(data) if source.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ForecasterError(f"recorded forecasts {source} cannot be read: {error}") from error
+    name = f"recorded forecasts {path}"
     found: dict[str, list[float]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                key, weights = _row(json.loads(line))
-            except (ValueError, TypeError, KeyError) as error:
-                raise ForecasterError(f"recorded forecasts {source}, line {number}: {error}") from error
-            found[key] = weights
+    for number, row in read_json_lines(Path(path), name, ForecasterError):
+        try:
+            key, weights = _row(row)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ForecasterError(f"{name}, line {number}: {error}") from error
+        found[key] = weights
     return found
 
 
-def _row(row: Any) -> tuple[str, list[float]]:
-    if not isinstance(row, dict) or "probabilities" not in row:
-        raise ValueError("a row is an object with 'probabilities'")
+def _row(row: Mapping[str, Any]) -> tuple[str, list[float]]:
+    if "probabilities" not in row:
+        raise ValueError("a row needs 'probabilities'")
     if "candidate_key" in row:
         key = str(row["candidate_key"])
     elif "candidate_code" in row:

@@ -15,16 +15,31 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from gpu_forecasters_plugin.errors import LedgerError, LedgerWriteError, MissingExtraError
 from gpu_forecasters_plugin.ledger.schema import current_revision, head_revision, upgrade_to_head
 
-__all__ = ["open_engine", "reading", "resolve_url", "writing"]
+__all__ = ["LEDGER_FILE", "open_engine", "reading", "resolve_url", "writing"]
+
+LEDGER_FILE = "ledger.sqlite3"
+"""Name of the ledger in a run's folder."""
 
 BUSY_TIMEOUT_MS = 60_000
 _MIGRATION_LOCK = 0x67707566
 """Key of PostgreSQL's advisory lock while the schema is upgraded."""
+
+_DRIVERS = {
+    "sqlite": ("pysqlite", "write sqlite:///FILE, or the path alone"),
+    "postgresql": (
+        "psycopg",
+        "write postgresql+psycopg://..., after: pip install 'gpu-forecasters-plugin[postgres]'",
+    ),
+}
+"""Driver of each supported database, and what to do about another one."""
+
+_DEFAULT_DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg2"}
+"""What a URL without a driver means to SQLAlchemy."""
 
 
 def resolve_url(target: str | Path, base: Path | None = None) -> URL:
@@ -37,22 +52,49 @@ def resolve_url(target: str | Path, base: Path | None = None) -> URL:
     Raises:
         LedgerError: not a URL of a supported database.
     """
-    if "://" not in str(target):
-        path = (base or Path.cwd()) / Path(target).expanduser()
-        return URL.create("sqlite", database=str(path))
+    text = str(target)
+    if "://" not in text:
+        return URL.create("sqlite", database=_database_file(text, base))
     try:
-        url = make_url(str(target))
-    except ArgumentError as error:
-        raise LedgerError(f"ledger {target!r} is not a database URL: {error}") from None
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # Neither the URL nor the parser's own words, which repeat parts of it: there may be a password in them.
+        scheme = text.partition("://")[0]
         raise LedgerError(
-            f"ledger database {url.get_backend_name()!r} is not supported: sqlite or postgresql"
-        )
+            f"ledger '{scheme}://...' is not a database URL: write sqlite:///FILE or "
+            "postgresql+psycopg://USER@HOST:PORT/DATABASE"
+        ) from None
+    _check_driver(url)
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":
             raise LedgerError("a ledger in memory cannot be shared or resumed: give a file")
-        url = url.set(database=str((base or Path.cwd()) / Path(url.database).expanduser()))
+        if url.host or url.query:
+            raise LedgerError("an SQLite ledger has neither host nor options: write sqlite:///FILE")
+        url = url.set(database=_database_file(url.database, base))
     return url
+
+
+def _database_file(text: str, base: Path | None) -> str:
+    """Path of a database file, relative to a folder."""
+    try:
+        path = str((base or Path.cwd()) / Path(text).expanduser())
+        if b"\0" in path.encode():
+            raise ValueError("it holds a NUL")
+    except (RuntimeError, ValueError) as error:  # no such user's home; a text that no file system takes
+        raise LedgerError(f"ledger {text!r} is not a path: {error}") from None
+    return path
+
+
+def _check_driver(url: URL) -> None:
+    """Drivers are what the ledger's transactions are written for; others would fail later, and less clearly."""
+    database, _, driver = url.drivername.partition("+")
+    if database not in _DRIVERS:
+        raise LedgerError(f"ledger database {database!r} is not supported: sqlite or postgresql")
+    wanted, advice = _DRIVERS[database]
+    if (driver or _DEFAULT_DRIVERS[database]) != wanted:
+        raise LedgerError(
+            f"ledger driver {driver or _DEFAULT_DRIVERS[database]!r} is not supported: {advice}"
+        )
 
 
 def _configure_sqlite(dbapi_connection: sqlite3.Connection, _record: object) -> None:
@@ -70,9 +112,10 @@ def _prepare_file(url: URL) -> None:
     path = Path(str(url.database))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_folder = path.is_dir()
     except OSError as error:
-        raise LedgerError(f"cannot create the ledger's folder {path.parent}: {error.strerror}") from None
-    if path.is_dir():
+        raise LedgerError(f"cannot create the ledger {path}: {error.strerror}") from None
+    if is_folder:
         raise LedgerError(f"ledger {path} is a folder; give a file")
     target = path if path.exists() else path.parent
     if not os.access(target, os.W_OK):
@@ -91,8 +134,22 @@ def _forget_after_fork(engine: Engine) -> None:
     os.register_at_fork(after_in_child=forget)
 
 
-def open_engine(target: str | Path, base: Path | None = None) -> Engine:
+def _check_holds_ledger(engine: Engine) -> None:
+    """Before anything is changed: somebody else's database stays as it is."""
+    with reading(engine) as connection:
+        found = current_revision(connection)
+    engine.dispose()
+    if found is None:
+        raise LedgerError(f"{engine.url.database} holds no ledger")
+
+
+def open_engine(target: str | Path, base: Path | None = None, *, create: bool = True) -> Engine:
     """Open a ledger's database and bring its schema to the newest revision.
+
+    Args:
+        target: SQLAlchemy URL, or the path of an SQLite file.
+        base: folder that a relative path is relative to.
+        create: make a new ledger where there is none; otherwise that is an error.
 
     Raises:
         LedgerError: unsupported database, unwritable path, not a ledger, or written by a newer version.
@@ -101,13 +158,15 @@ def open_engine(target: str | Path, base: Path | None = None) -> Engine:
     url = resolve_url(target, base)
     is_sqlite = url.get_backend_name() == "sqlite"
     if is_sqlite:
+        if not create and not Path(str(url.database)).exists():
+            raise LedgerError(f"there is no ledger {url.database}")
         _prepare_file(url)
     try:
         engine = create_engine(url)
-    except NoSuchModuleError as error:
-        raise LedgerError(f"ledger {url.render_as_string()} names an unknown driver: {error}") from None
     except ModuleNotFoundError:
         raise MissingExtraError("psycopg", "postgres") from None
+    if not create:
+        _check_holds_ledger(engine)
     if is_sqlite:
         event.listen(engine, "connect", _configure_sqlite)
     _forget_after_fork(engine)
@@ -135,6 +194,10 @@ def _translated(url: URL) -> Iterator[None]:
         raise LedgerError(f"ledger {name}: {reason}") from error
     except SQLAlchemyError as error:
         raise LedgerError(f"ledger {url.render_as_string()}: {error}") from error
+    except UnicodeEncodeError as error:  # in a name: sources and messages are escaped
+        raise LedgerError(
+            f"ledger {url.render_as_string()}: {error.object!r} is not valid Unicode"
+        ) from error
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["candidate", "decision", "measurement", "metadata", "pool", "run"]
+__all__ = ["candidate", "decision", "imported", "measurement", "metadata", "pool", "run"]
 
 metadata = MetaData(
     naming_convention={
@@ -132,4 +132,26 @@ measurement = Table(
     Column("finished_at", Float),
     Index("ix_measurement_run_revision", "run_id", "revision"),
     Index("ix_measurement_run_key", "run_id", "candidate_key"),
+)
+
+# Measurements of elsewhere, for training and evaluation. No run reads this table: what is in it answers for nothing.
+imported = Table(
+    "imported",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # Of all that the row says, so that the same file twice is the same rows once.
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("row_id", Text, nullable=False),
+    Column("candidate_key", String(64), nullable=False),
+    Column("task", Text, nullable=False),
+    Column("language", Text, nullable=False),
+    Column("hardware", Text, nullable=False),
+    Column("reference_code", Text, nullable=False),
+    Column("candidate_code", Text, nullable=False),
+    Column("outcome", String(20), nullable=False),
+    Column("speedup", Float),
+    Column("time_us", Float),
+    Column("reason", String(20)),
+    Column("sampling_probability", Float),
+    Column("imported_at", Float, nullable=False),
 )

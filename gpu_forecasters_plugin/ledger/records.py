@@ -188,7 +188,7 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
     }
 
 
-def forecast_from_row(row: RowMapping) -> ForecastOutcome | None:
+def forecast_from_row(row: Mapping[Any, Any]) -> ForecastOutcome | None:
     """The forecast of a decision row, the typed failure, or ``None`` when none was asked for."""
     cost = ForecastCost(
         row["seconds"] or 0.0,
@@ -221,13 +221,12 @@ def measurement_values(measurement: Measurement) -> dict[str, Any]:
 
 
 def measurement_from_row(row: RowMapping) -> Measurement:
-    """The measurement of a row that has ended."""
+    """The measurement of a row that has ended, without its payload."""
     return Measurement(
         Outcome(row["outcome"]),
         row["time_us"],
         row["speedup"],
         row["gpu_seconds"],
         unescape_text(row["error"]) if row["error"] else row["error"],
-        row["payload"],
-        row["value"],
+        value=row["value"],
     )

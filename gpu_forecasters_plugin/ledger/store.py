@@ -7,14 +7,13 @@ charge before the evaluator is called, a result when it ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpu_forecasters_plugin._version import __version__
@@ -22,7 +21,8 @@ from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
 from gpu_forecasters_plugin.errors import LedgerIdentityError, UnknownDecisionError
 from gpu_forecasters_plugin.forecast import Forecast, Observation
-from gpu_forecasters_plugin.ledger import models
+from gpu_forecasters_plugin.ledger import models, statements
+from gpu_forecasters_plugin.ledger.bulk import BulkInsert
 from gpu_forecasters_plugin.ledger.engine import open_engine, reading, writing
 from gpu_forecasters_plugin.ledger.records import (
     BudgetUse,
@@ -40,10 +40,6 @@ from gpu_forecasters_plugin.ledger.records import (
 )
 
 __all__ = ["Ledger", "Result"]
-
-_UNFINISHED = models.measurement.c.outcome.is_(None) | models.measurement.c.provisional
-"""Paid for, and a result is still to come."""
-
 
 _MEANINGS = {
     "reference_key": "the initial program",
@@ -65,11 +61,6 @@ class Result:
         self.measurement: Measurement = measurement_from_row(row)
         self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
         self._forecast = forecast_from_row(row)
-
-    @cached_property
-    def expected_log2(self) -> float | None:
-        """Expected log2 speed-up over its anchor as forecast; ``None`` without a forecast."""
-        return self._forecast.expected_log2() if isinstance(self._forecast, Forecast) else None
 
     @cached_property
     def observation(self) -> Observation | None:
@@ -96,23 +87,25 @@ class Ledger:
     every method is one transaction; nothing is cached, so every answer is the database's.
     """
 
-    def __init__(self, target: str | Path, *, base: Path | None = None) -> None:
+    def __init__(self, target: str | Path, *, base: Path | None = None, create: bool = True) -> None:
         """Open or create the database.
 
         Args:
             target: SQLAlchemy URL, or path of an SQLite file.
             base: folder that a relative path is relative to.
+            create: make a new one where there is none; otherwise that is an error.
 
         Raises:
             LedgerError: it cannot be opened, or was written by a newer version.
         """
-        self._engine = open_engine(target, base)
+        self._engine = open_engine(target, base, create=create)
         self.url = self._engine.url.render_as_string()
         """Where it is, without a password: for messages."""
         self.target = self._engine.url.render_as_string(hide_password=False)
         """What another process of this run opens it by; never stored or logged."""
         self._run_id: int | None = None
-        self._compiled: dict[str, Any] = {}
+        self._insert_candidates = BulkInsert(models.candidate, self._engine.dialect)
+        self._insert_decisions = BulkInsert(models.decision, self._engine.dialect)
 
     @property
     def run_id(self) -> int:
@@ -141,7 +134,11 @@ class Ledger:
                 values |= asdict(identity) | {"config": config or {}}
                 self._run_id = connection.execute(insert(models.run).values(values)).inserted_primary_key[0]  # type: ignore[index]
                 return False
-        difference = identity.first_difference(dict(stored))
+            difference = identity.first_difference(dict(stored))
+            if difference is None and config not in (None, stored["config"]):
+                # A larger budget, say: what a resume may change.
+                changed = update(models.run).where(models.run.c.id == stored["id"]).values(config=config)
+                connection.execute(changed)
         if difference is not None:
             field, old, new = difference
             meaning = f" ({_MEANINGS[field]})" if field in _MEANINGS else ""
@@ -155,6 +152,17 @@ class Ledger:
     def follow_run(self, run_id: int) -> None:
         """Work on a run that another process has begun."""
         self._run_id = run_id
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run in this database, oldest first, as plain columns."""
+        with reading(self._engine) as connection:
+            query = select(models.run).order_by(models.run.c.id)
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def imported_rows(self) -> int:
+        """How many rows of elsewhere were imported into this database."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.count()).select_from(models.imported)).scalar_one()
 
     def record_pool(
         self, pool: PoolDraft, drafts: Sequence[DecisionDraft], candidates: Iterable[Candidate]
@@ -172,49 +180,20 @@ class Ledger:
                 {"run_id": self.run_id, "key": key, "code": code, "created_at": now}
                 for key, code in sources.items()
             ]
-            self._insert_rows(connection, models.candidate, rows)
-            number = self._count(connection, models.pool)
+            self._insert_candidates(connection, rows)
+            number = connection.execute(statements.POOLS, {"run": self.run_id}).scalar_one()
             pool_values = asdict(pool) | {"run_id": self.run_id, "number": number, "created_at": now}
-            pool_id = connection.execute(insert(models.pool).values(pool_values)).inserted_primary_key[0]  # type: ignore[index]
+            pool_id = connection.execute(statements.INSERT_POOL, pool_values).inserted_primary_key[0]  # type: ignore[index]
             shared = {"run_id": self.run_id, "pool_id": pool_id, "created_at": now}
-            self._insert_rows(
-                connection, models.decision, [decision_values(draft) | shared for draft in drafts]
-            )
+            self._insert_decisions(connection, [decision_values(draft) | shared for draft in drafts])
             # Numbers rise in the order of the insert; reading them back costs less than RETURNING for each.
-            numbers = select(models.decision.c.id).where(models.decision.c.pool_id == pool_id)
-            ids = connection.execute(numbers.order_by(models.decision.c.id)).scalars()
+            ids = connection.execute(statements.DECISION_NUMBERS, {"pool": pool_id}).scalars()
             return [draft.numbered(i, pool_id) for draft, i in zip(drafts, ids, strict=True)]
-
-    def _insert_rows(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert many rows of plain values; those that exist already are left alone.
-
-        Straight through the driver: SQLAlchemy's handling of each row costs five times as much as SQLite's.
-        """
-        compiled = self._compiled_insert(table, tuple(rows[0]))
-        if compiled.positional:
-            names = compiled.positiontup or []
-            connection.exec_driver_sql(compiled.string, [tuple(row[name] for name in names) for row in rows])
-        else:
-            connection.exec_driver_sql(compiled.string, [dict(row) for row in rows])
-
-    def _compiled_insert(self, table: Table, columns: tuple[str, ...]) -> Any:
-        found = self._compiled.get(table.name)
-        if found is None:
-            dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-            statement = dialect.insert(table).on_conflict_do_nothing()
-            found = statement.compile(dialect=self._engine.dialect, column_keys=list(columns))
-            self._compiled[table.name] = found
-        return found
-
-    def _count(self, connection: Connection, table: Any) -> int:
-        return connection.execute(
-            select(func.count()).select_from(table).where(table.c.run_id == self.run_id)
-        ).scalar_one()
 
     def pools(self) -> int:
         """How many pools were decided."""
         with reading(self._engine) as connection:
-            return self._count(connection, models.pool)
+            return int(connection.execute(statements.POOLS, {"run": self.run_id}).scalar_one())
 
     def charge(self, decision_id: int, worker: Worker, *, limit: int | None = None) -> bool:
         """Charge the budget for one measurement, before the evaluator is called.
@@ -240,7 +219,8 @@ class Ledger:
             ).first()
             if row is None or row.action != Action.MEASURE.value:
                 raise UnknownDecisionError(f"decision {decision_id!r} is not one to measure in this run")
-            if limit is not None and self._count(connection, models.measurement) >= limit:
+            used = connection.execute(statements.MEASUREMENTS, {"run": self.run_id}).scalar_one()
+            if limit is not None and used >= limit:
                 return False
             if self._is_paid_for(connection, row.candidate_key):
                 return False
@@ -302,9 +282,7 @@ class Ledger:
                 provisional = False
             elif row["provisional"]:
                 result = replace(result, gpu_seconds=row["gpu_seconds"] + result.gpu_seconds)
-            revision = connection.execute(
-                select(func.coalesce(func.max(table.c.revision), 0) + 1).where(table.c.run_id == self.run_id)
-            ).scalar_one()
+            revision = connection.execute(statements.NEXT_REVISION, {"run": self.run_id}).scalar_one()
             values = measurement_values(result) | {
                 "revision": revision,
                 "provisional": provisional,
@@ -315,62 +293,34 @@ class Ledger:
 
     def budget_use(self) -> BudgetUse:
         """What the run has spent so far."""
-        table = models.measurement
-        query = select(
-            func.count(),
-            func.count().filter(_UNFINISHED),
-            func.coalesce(func.sum(table.c.gpu_seconds), 0.0),
-        ).where(table.c.run_id == self.run_id)
         with reading(self._engine) as connection:
-            total, unfinished, seconds = connection.execute(query).one()
+            total, unfinished, seconds = connection.execute(statements.BUDGET_USE, {"run": self.run_id}).one()
         return BudgetUse(total, unfinished, float(seconds))
 
     def open_charges(self) -> list[Charge]:
         """Measurements that were paid for and have not ended."""
-        table = models.measurement
-        query = select(table).where(table.c.run_id == self.run_id, _UNFINISHED).order_by(table.c.id)
         with reading(self._engine) as connection:
-            return [
-                Charge(
-                    row["decision_id"],
-                    row["candidate_key"],
-                    row["charged_at"],
-                    Worker(row["worker_host"], row["worker_pid"], row["worker_started_at"]),
-                )
-                for row in connection.execute(query).mappings()
-            ]
-
-    @cached_property
-    def _results_query(self) -> Select[Any]:
-        # Built once: building it costs more than running it.
-        m, d, p, c = models.measurement, models.decision, models.pool, models.candidate
-        forecast_columns = [
-            getattr(d.c, name)
-            for name in (
-                "probabilities components raw_sum source failure failure_detail seconds prompt_tokens "
-                "cached_tokens completion_tokens reasoning_tokens reason sampling_probability"
-            ).split()
-        ]
-        return (
-            select(m, p.c.number, p.c.anchor_speedup, c.c.code, *forecast_columns)
-            .join(d, d.c.id == m.c.decision_id)
-            .join(p, p.c.id == d.c.pool_id)
-            .join(c, (c.c.run_id == m.c.run_id) & (c.c.key == m.c.candidate_key))
-            .where(m.c.run_id == self.run_id, m.c.outcome.is_not(None), m.c.revision > bindparam("after"))
-            .order_by(m.c.revision)
-        )
+            rows = connection.execute(statements.OPEN_CHARGES, {"run": self.run_id})
+            return [Charge(decision, key, at, Worker(*worker)) for decision, key, at, *worker in rows]
 
     def results_since(self, revision: int) -> list[Result]:
-        """Results written after ``revision``, in the order in which they were written."""
+        """Results written after ``revision``, in the order in which they were written; see also :meth:`payload`."""
         with reading(self._engine) as connection:
-            rows = connection.execute(self._results_query, {"after": revision}).mappings()
-            return [Result(row) for row in rows]
+            values = {"run": self.run_id, "after": revision}
+            return [Result(row) for row in connection.execute(statements.RESULTS_SINCE, values).mappings()]
+
+    def payload(self, decision_id: int) -> str | None:
+        """The payload of a decision's measurement: up to a megabyte, so :meth:`results_since` leaves it out."""
+        with reading(self._engine) as connection:
+            values = {"run": self.run_id, "decision": decision_id}
+            return connection.execute(statements.PAYLOAD, values).scalar_one_or_none()
 
     def decisions(self) -> list[dict[str, Any]]:
         """Every decision of the run beside its measurement, oldest first, as plain columns."""
         d, m, p = models.decision, models.measurement, models.pool
+        result_columns = (m.c.outcome, m.c.time_us, m.c.speedup, m.c.gpu_seconds, m.c.error, m.c.finished_at)
         query = (
-            select(d, p.c.number.label("pool_number"), m.c.outcome, m.c.time_us, m.c.speedup, m.c.gpu_seconds)
+            select(d, p.c.number.label("pool_number"), p.c.anchor_speedup, *result_columns)
             .join(p, p.c.id == d.c.pool_id)
             .join(m, m.c.decision_id == d.c.id, isouter=True)
             .where(d.c.run_id == self.run_id)

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.recorded.pool import is_pool_path, open_pool
 from gpu_forecasters_plugin.recorded.server import MODEL_NAME
 
@@ -23,7 +24,7 @@ class OpenEvolveTask(NamedTuple):
     config: Path
 
 
-_EVALUATOR = '''"""Stands for the GPU: answers with what was once measured on {device}."""
+_EVALUATOR = '''# Stands for the GPU: answers with what was once measured on {device!r}.
 
 from pathlib import Path
 
@@ -130,9 +131,10 @@ def write_openevolve_task(
         target / "evaluator.py",
         target / "config.yaml",
     )
-    task.initial_program.write_text(pool.reference.code, encoding="utf-8")
-    task.evaluator.write_text(_EVALUATOR.format(device=pool.device, source=source), encoding="utf-8")
-    task.config.write_text(
+    write_atomically(task.initial_program, pool.reference.code)
+    write_atomically(task.evaluator, _EVALUATOR.format(device=pool.device, source=source))
+    write_atomically(
+        task.config,
         _CONFIG.format(
             task=pool.task,
             iterations=iterations,
@@ -149,6 +151,5 @@ def write_openevolve_task(
             timeout=timeout,
             workers=workers,
         ),
-        encoding="utf-8",
     )
     return task

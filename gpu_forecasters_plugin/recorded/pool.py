@@ -21,6 +21,7 @@ from typing import Any
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import PoolFileError
+from gpu_forecasters_plugin.json_lines import parse_json_lines, read_json_lines
 from gpu_forecasters_plugin.recorded.similarity import nearest_neighbours
 
 __all__ = [
@@ -79,6 +80,7 @@ class RecordedPool:
         header: the file's header as read.
         candidates: by id, in the order of the file.
         source: the name or path that :func:`open_pool` finds it by again.
+        repeats: runs of a kernel that its time is the median of; 1 unless the file says more.
     """
 
     task: str
@@ -88,6 +90,7 @@ class RecordedPool:
     header: Mapping[str, Any] = field(repr=False)
     candidates: Mapping[str, RecordedCandidate] = field(repr=False)
     source: str = ""
+    repeats: int = 1
 
     @property
     def reference(self) -> RecordedCandidate:
@@ -173,11 +176,8 @@ def load_pool(path: str | PathLike[str], *, strict: bool = False) -> RecordedPoo
     from gpu_forecasters_plugin.recorded.reading import parse_pool
 
     file = Path(path)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise PoolFileError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return parse_pool(data, name=str(file), strict=strict)
+    rows = read_json_lines(file, str(file), PoolFileError)
+    return parse_pool(rows, name=str(file), strict=strict)
 
 
 def _data_folder() -> Any:
@@ -207,7 +207,8 @@ def load_task(name: str) -> RecordedPool:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none installed'}"
         raise PoolFileError(f"no recorded task {name!r}; {hint}")
-    return parse_pool(_data_folder().joinpath(name + _SUFFIX).read_bytes(), name=name, strict=True)
+    data = _data_folder().joinpath(name + _SUFFIX).read_bytes()
+    return parse_pool(parse_json_lines(data, name, PoolFileError), name=name, strict=True)
 
 
 def is_pool_path(source: str | PathLike[str]) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
+import re
 import warnings
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import PoolFileError
 from gpu_forecasters_plugin.recorded.pool import RecordedCandidate, RecordedPool
@@ -18,31 +17,11 @@ from gpu_forecasters_plugin.recorded.similarity import possible_duplicates
 
 __all__ = ["parse_pool"]
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_TIME_RANGE_US = (1e-6, 1e12)
+"""Times beyond are no times of kernels, and their ratios would leave what a number can hold."""
 
-
-def _rows(data: bytes, name: str) -> list[tuple[int, dict[str, Any]]]:
-    """Line numbers (from 1) and JSON objects of a pool file."""
-    try:
-        # By content, not by name: both kinds get renamed.
-        text = (gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error) as error:
-        raise PoolFileError(f"{name}: damaged gzip file: {error}") from error
-    except UnicodeDecodeError as error:
-        raise PoolFileError(f"{name}: not UTF-8 text (byte {error.start})") from error
-    rows: list[tuple[int, dict[str, Any]]] = []
-    # split, not splitlines: JSON strings may hold U+2028 and its like unescaped.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise PoolFileError(f"{name}, line {number}: not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise PoolFileError(f"{name}, line {number}: expected a JSON object, got {type(row).__name__}")
-        rows.append((number, row))
-    return rows
+_MOST_REPEATS = 10**9
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
@@ -52,13 +31,24 @@ def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
+def _name(row: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that titles, file names and databases take."""
+    value = _text(row, key, where)
+    if _CONTROL.search(value):
+        raise PoolFileError(f"{where}: {key!r} must be one line of text, got {ascii(value):.60}")
+    return value
+
+
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
     value = row.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PoolFileError(f"{where}: {key!r} must be a finite number or null, got {value!r:.60}")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond every float
+        pass
+    raise PoolFileError(f"{where}: {key!r} must be a finite number or null, got {value!r:.60}")
 
 
 def _outcome(row: Mapping[str, Any], where: str) -> Outcome:
@@ -79,6 +69,9 @@ def _candidate(row: Mapping[str, Any], where: str) -> RecordedCandidate:
         raise PoolFileError(f"{where}: outcome 'ok' needs a positive 'time_us', got {time_us}")
     if outcome is not Outcome.OK and time_us is not None:
         raise PoolFileError(f"{where}: outcome {str(outcome)!r} must not have a 'time_us', got {time_us}")
+    if time_us is not None and not _TIME_RANGE_US[0] <= time_us <= _TIME_RANGE_US[1]:
+        low, high = _TIME_RANGE_US
+        raise PoolFileError(f"{where}: 'time_us' lies between {low:g} and {high:g}, got {time_us:g}")
     if spread is not None and spread < 0:
         raise PoolFileError(f"{where}: 'spread' must not be negative, got {spread}")
     neighbours = row.get("neighbours") or []
@@ -104,8 +97,15 @@ def _header(rows: list[tuple[int, dict[str, Any]]], name: str) -> dict[str, Any]
     header = first.get("pool")
     if not isinstance(header, dict):
         raise PoolFileError(f"{name}, line {number}: no header; the first row must be {{'pool': {{...}}}}")
-    for key in ("task", "device", "reference_id"):
-        _text(header, key, f"{name}, line {number} (header)")
+    where = f"{name}, line {number} (header)"
+    _text(header, "reference_id", where)
+    for key in ("task", "device"):
+        _name(header, key, where)
+    if header.get("operation") is not None:
+        _name(header, "operation", where)
+    repeats = header.get("repeats", 1)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or not 1 <= repeats <= _MOST_REPEATS:
+        raise PoolFileError(f"{where}: 'repeats' must be a whole number from 1, got {repeats!r:.60}")
     return header
 
 
@@ -146,9 +146,8 @@ def _without_repeats(
     return kept, kept_for
 
 
-def parse_pool(data: bytes, *, name: str, strict: bool) -> RecordedPool:
-    """The pool in a file's bytes; ``name`` stands for the file in errors. See :func:`.pool.load_pool`."""
-    rows = _rows(data, name)
+def parse_pool(rows: list[tuple[int, dict[str, Any]]], *, name: str, strict: bool) -> RecordedPool:
+    """The pool in a file's numbered rows; ``name`` stands for it in errors. See :func:`.pool.load_pool`."""
     header = _header(rows, name)
     candidates: dict[str, RecordedCandidate] = {}
     lines: dict[str, int] = {}
@@ -167,7 +166,7 @@ def parse_pool(data: bytes, *, name: str, strict: bool) -> RecordedPool:
                     f"{name}, line {lines[candidate.id]} (id {candidate.id!r}): neighbour {other!r} "
                     "is not in the pool"
                 )
-    reference_id = str(header["reference_id"])
+    reference_id = header["reference_id"]
     if reference_id not in candidates:
         where = f"{name}, line {rows[0][0]} (header)"
         raise PoolFileError(f"{where}: reference {reference_id!r} is not in the pool")
@@ -178,12 +177,16 @@ def parse_pool(data: bytes, *, name: str, strict: bool) -> RecordedPool:
             f"{name}, line {lines[reference.id]}: reference {reference.id!r} has no time "
             f"(outcome {str(reference.outcome)!r}), so there are no speed-ups"
         )
+    problem = Candidate(reference.id, reference.code).problem
+    if problem is not None:
+        raise PoolFileError(f"{name}, line {lines[reference.id]}: reference {reference.id!r}: {problem}")
     return RecordedPool(
-        task=str(header["task"]),
-        device=str(header["device"]),
-        operation=str(header.get("operation") or header["task"]),
+        task=header["task"],
+        device=header["device"],
+        operation=header.get("operation") or header["task"],
         reference_id=reference.id,
         header=header,
         candidates=candidates,
         source=name,
+        repeats=header.get("repeats", 1),
     )

@@ -13,7 +13,6 @@ import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,25 +279,6 @@ def run(task: Task, *more: str, timeout: float = 90.0, **environment: str) -> Fi
 def start(task: Task, *more: str, **environment: str) -> Run:
     """Start a task with the filter."""
     return Run([*task.arguments, *more], task.folder / "run", **environment)
-
-
-def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
-    """Poll for something that another process does; its value."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"did not happen within {timeout:.0f} s: {condition}")
-
-
-def ended(processes: Sequence[psutil.Process]) -> bool:
-    """Whether all of them have ended; whoever is to collect them may take its time."""
-    try:
-        return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def sha(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -12,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import write_pool
+from helpers import ended, wait_until, write_pool
 
 pytest.importorskip("openevolve")
 
@@ -23,15 +25,14 @@ from openevolve_runs import (
     Run,
     Task,
     assert_only_measured_programs,
-    ended,
     fixed,
     run,
     start,
-    wait_until,
     write_task,
 )
 
 from gpu_forecasters_plugin.candidate import Candidate, decode_source, source_key
+from gpu_forecasters_plugin.measuring import LONGEST_PAYLOAD
 from gpu_forecasters_plugin.recorded.pool import load_pool
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
 
@@ -232,6 +233,35 @@ def test_an_evaluator_that_outlives_its_run_still_delivers(tmp_path: Path, pool:
     assert task.charges() == len(task.calls()) == 8
 
 
+def test_ctrl_c_while_the_reference_is_measured_ends_it_and_nobody_else_runs_meanwhile(
+    tmp_path: Path, pool: Path
+) -> None:
+    task = write_task(tmp_path, pool, "http://127.0.0.1:1/v1")
+    going = start(task, TOY_SECONDS="600")
+    wait_until(lambda: task.calls("start"))
+    evaluators = going.evaluators()
+    files = {path: path.stat().st_mtime_ns for path in (task.out / "gpu_forecasters").iterdir()}
+    second = Run(task.arguments, tmp_path / "second").finish()
+    assert second.code == 1 and f"in use by another run (process {going.pid})" in second.stderr
+    assert files == {path: path.stat().st_mtime_ns for path in (task.out / "gpu_forecasters").iterdir()}
+    os.kill(going.pid, signal.SIGINT)
+    done = going.finish()
+    wait_until(lambda: ended(evaluators))
+    assert done.code == 130 and done.stderr.splitlines() == [
+        "interrupted; what was measured is in the ledger: start the same command again to go on"
+    ]
+    assert task.ledger("select outcome from measurement") in ([("infrastructure",)], [(None,)])
+
+
+def test_a_long_path_for_temporary_files_is_no_obstacle(tmp_path: Path, pool: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    task = write_task(tmp_path, pool, "http://127.0.0.1:1/v1", budget=1)
+    done = run(task, TMPDIR=str(long))
+    assert done.code == 0, done.stderr
+    assert task.summary()["measurements_used"] == 1
+
+
 # -- what evaluators return and do ------------------------------------------------------------------------------
 
 SEED = 'MARK = "seed"\n\n\ndef run(x):\n    return x\n'
@@ -260,6 +290,11 @@ ANSWERS: dict[str, tuple[str, str]] = {
     "exits": ("os._exit(1)", "runtime_error"),
     "segfault": ("os.kill(os.getpid(), 11)", "runtime_error"),
     "hangs": ("time.sleep(600)", "timeout"),
+    "array": ("{'time_us': 60.0, 'combined_score': 1.7, 'correct': np.array([1.0])}", "ok"),
+    "wordy": (
+        "EvaluationResult({'time_us': 70.0, 'combined_score': 1.4}, {'log': 'x' * 20_000_000})",
+        "ok",
+    ),
     "good": ("{'time_us': 50.0, 'combined_score': 2.0, 'correct': True}", "ok"),
 }
 
@@ -269,7 +304,8 @@ def weird_evaluator() -> str:
         f"    if mark == {name!r}:\n        return {value}" for name, (value, _) in ANSWERS.items()
     )
     return (
-        EVALUATOR
+        "import numpy as np\nfrom openevolve.evaluation_result import EvaluationResult\n"
+        + EVALUATOR
         + "\n\nasync def late_answer():\n    return {'time_us': 80.0, 'combined_score': 1.25, 'correct': True}\n"
         + "\n\ndef evaluate(program_path):\n    log('start', program_path)\n"
         + "    mark = re.search('MARK = \"(.*)\"', Path(program_path).read_text()).group(1)\n"
@@ -314,6 +350,11 @@ def test_a_run_with_a_broken_evaluator_goes_on_to_the_end(weird_run: Task) -> No
         assert (outcome == "ok") == (error is None)
         assert outcome == "ok" or time_us is None
     assert weird_run.summary()["best_speedup"] == 2.0
+
+
+def test_what_an_evaluator_says_at_length_does_not_swell_the_ledger(weird_run: Task) -> None:
+    ((longest,),) = weird_run.ledger("select max(length(payload)) from measurement")
+    assert 400_000 < longest <= LONGEST_PAYLOAD
 
 
 def test_implausible_programs_are_not_in_the_population(weird_run: Task) -> None:
@@ -445,7 +486,7 @@ def test_a_ledger_below_a_file_is_one_line(tmp_path: Path, pool: Path) -> None:
     task = write_task(
         tmp_path, pool, "http://127.0.0.1:1/v1", surrogate={"ledger": str(tmp_path / "file" / "x")}
     )
-    assert_refused(task, run(task), "cannot create the ledger's folder")
+    assert_refused(task, run(task), "cannot create the ledger")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_drop_in_keeps_the_same_promises(tmp_path: Path, pool: Path, model: 
     drop_in = tmp_path / "drop_in.py"
     drop_in.write_text(
         "from gpu_forecasters_openevolve import filtered\n"
-        "filtered(globals(), program='initial_program.py', evaluator='evaluator.py', config='config.yaml', out='out')\n"
+        "filtered(globals(), program='initial_program.py', evaluator='evaluator.py', config='config.yaml')\n"
     )
     arguments = [str(task.program), str(drop_in), "--config", str(task.config), "--output", str(task.out)]
     done = command("openevolve-run", arguments, tmp_path)
@@ -131,6 +131,12 @@ def test_the_drop_in_keeps_the_same_promises(tmp_path: Path, pool: Path, model: 
     assert_only_measured_programs(task)
     assert "Graceful shutdown requested" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
+    # The last words are what the filter did; the ledger is where the host's own output is.
+    closing = done.stdout.partition("surrogate filter: ")[2]
+    assert closing.startswith(f"{BUDGET} of {BUDGET} measurements for ") and "best speed-up" in closing
+    assert f"decided to measure {BUDGET}: " in closing and "decided to skip " in closing
+    assert closing.endswith(f"  ledger: sqlite:///{task.out / 'ledger.sqlite3'}\n")
+    assert task.summary()["measurements_used"] == BUDGET
 
 
 @pytest.mark.parametrize("where", ["yaml", "command_line"])

@@ -14,6 +14,7 @@ from helpers import write_pool
 from gpu_forecasters_plugin.cli.app import app
 
 COMMANDS = ["openevolve", "compare"]
+ELSEWHERE = ["ledger"]  # test_cli_ledger.py
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openevolve_dropin"
 
 
@@ -23,9 +24,9 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, timeout=240)
 
 
-def test_the_list_of_commands_is_what_this_file_tests() -> None:
+def test_the_list_of_commands_is_what_is_tested() -> None:
     group = typer.main.get_command(app)
-    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS)
+    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS + ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -94,10 +95,12 @@ def test_wrong_use_ends_with_code_2_and_says_why(
     assert message in " ".join(found.stderr.split())
 
 
-def test_a_pool_file_that_cannot_be_read_ends_with_code_1(tmp_path: Path) -> None:
-    found = command("compare", "--pool", str(tmp_path / "missing.jsonl"), "--out", str(tmp_path / "out"))
+@pytest.mark.parametrize("name", ["missing.jsonl", "\udcff\x1b[31m\n.jsonl"])
+def test_a_pool_file_that_cannot_be_read_is_one_line_and_code_1(tmp_path: Path, name: str) -> None:
+    found = command("compare", "--pool", str(tmp_path / name), "--out", str(tmp_path / "out"))
     assert found.returncode == 1
-    assert found.stderr.splitlines()[-1].startswith("error: ") and "missing.jsonl" in found.stderr
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("error: ") and ascii(name)[1:-1] in line
 
 
 @pytest.mark.slow
@@ -113,4 +116,5 @@ def test_the_drop_in_example_runs(tmp_path: Path) -> None:
     )
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
     assert (folder / "out" / "best" / "best_program.py").exists()
-    assert (folder / "openevolve_output" / "ledger.sqlite3").exists()
+    assert (folder / "out" / "ledger.sqlite3").exists() and not (folder / "openevolve_output").exists()
+    assert "surrogate filter: 24 of 24 measurements" in found.stdout

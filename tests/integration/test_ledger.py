@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from helpers import candidate, failed, measured, open_gate, source, surrogate
 
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Action, Decision, Outcome, Reason
 from gpu_forecasters_plugin.errors import LedgerError, LedgerWriteError, UnknownDecisionError
-from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
+from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker, schema
 from gpu_forecasters_plugin.ledger.engine import open_engine, reading, resolve_url
 from gpu_forecasters_plugin.ledger.models import metadata
 from gpu_forecasters_plugin.ledger.schema import head_revision
@@ -367,12 +368,47 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(path: Path) -> None:
         ("mysql://host/db", "'mysql' is not supported"),
         ("sqlite://", "in memory"),
         ("sqlite:///:memory:", "in memory"),
-        ("sqlite+nothing:///x.sqlite3", "unknown driver"),
+        ("sqlite+nothing:///x.sqlite3", "driver 'nothing' is not supported: write sqlite:///FILE"),
+        ("sqlite+aiosqlite:///x.sqlite3", "driver 'aiosqlite' is not supported: write sqlite:///FILE"),
+        (
+            "postgresql://host/db",
+            "write postgresql+psycopg://..., after: pip install 'gpu-forecasters-plugin[postgres]'",
+        ),
+        ("postgresql+asyncpg://host/db", "driver 'asyncpg' is not supported"),
+        ("sqlite:///x.sqlite3?timeout=soon", "neither host nor options"),
+        ("sqlite://host/x.sqlite3", "neither host nor options"),
+        ("sqlite:///x%00y", "not a path: it holds a NUL"),
+        ("x\0y", "not a path: it holds a NUL"),
+        ("x\ud800y", "not a path"),
+        ("x\udcffy", "not a path"),
+        ("~nobody-of-that-name/x", "not a path"),
+        ("sqlite:///~nobody-of-that-name/x", "not a path"),
+        ("x" * 5000, "File name too long"),
         ("://x", "not a database URL"),
     ],
 )
 def test_a_setting_that_names_no_usable_database_is_refused(target: str, says: str) -> None:
     assert says in complaint(target)
+
+
+@pytest.mark.parametrize(
+    "target", ["postgresql+psycopg://me:secret@host:port/db", "postgresql+psycopg://me:secret"]
+)
+def test_a_url_that_cannot_be_read_does_not_show_its_password(target: str) -> None:
+    said = complaint(target)
+    assert "'postgresql+psycopg://...' is not a database URL" in said
+    assert "secret" not in said
+
+
+def test_a_name_that_no_database_stores_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match=r"'task \\ud800' is not valid Unicode"):
+        ledger.begin_run(RunIdentity("task \ud800", "reference"))
+
+
+def test_a_path_with_a_urls_signs_in_it_is_found_again(tmp_path: Path) -> None:
+    first = Ledger("a?b#c%20d/x.sqlite3", base=tmp_path)
+    assert Ledger(first.target).url == first.url
+    assert (tmp_path / "a?b#c%20d" / "x.sqlite3").exists()
 
 
 def test_relative_paths_are_relative_to_the_run(tmp_path: Path) -> None:
@@ -410,6 +446,7 @@ def test_a_saved_ledger_of_each_revision_opens_and_keeps_its_rows(path: Path, sa
     ]
     assert found == expected["decisions"]
     assert gate.best_speedup == expected["best_speedup"]
+    assert ledger.imported_rows() == expected.get("imported_rows", 0)
     assert ledger.budget_use().gpu_seconds == expected["gpu_seconds"]
     assert gate.ask([candidate(99)])[0].measure
 
@@ -417,6 +454,18 @@ def test_a_saved_ledger_of_each_revision_opens_and_keeps_its_rows(path: Path, sa
 def test_every_revision_has_a_saved_ledger() -> None:
     saved = {path.stem.removeprefix("ledger_") for path in DATA.glob("ledger_*.sqlite3")}
     assert head_revision() in saved
+
+
+def test_the_revision_with_the_largest_number_is_the_last_of_the_chain() -> None:
+    scripts = ScriptDirectory(str(Path(schema.__file__).with_name("migrations")))
+    assert scripts.get_heads() == [head_revision()]
+
+
+def test_a_ledger_that_needs_no_migration_is_opened_without_loading_the_tool_for_it(
+    empty_ledger: Path,
+) -> None:
+    script = "import sys\nledger = open_run()\nprint(ledger.pools(), 'alembic' in sys.modules)"
+    assert finish(child(script, empty_ledger, [])) == ["0", "False"]
 
 
 # -- sudden death -----------------------------------------------------------------------------------------------------

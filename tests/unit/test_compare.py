@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from helpers import write_pool
 
-from gpu_forecasters_plugin.compare import run_comparison
+from gpu_forecasters_plugin.compare import ARM_NAMES, run_comparison
 from gpu_forecasters_plugin.compare.arms import Arm, build_arms
 from gpu_forecasters_plugin.compare.inprocess import InProcessHost
+from gpu_forecasters_plugin.compare.output import curves_image, print_result
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.compare.statistics import compare_arms, mean_curve, summarise
 from gpu_forecasters_plugin.config import SurrogateConfig
@@ -18,6 +23,8 @@ from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import ConfigError, PoolFileError
 from gpu_forecasters_plugin.ledger import Ledger
 from gpu_forecasters_plugin.ledger.records import RunIdentity
+from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.recorded.openevolve_task import write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, load_pool, load_task, recorded_task_names
 
 
@@ -175,6 +182,110 @@ def test_four_operations_are_recorded_and_two_of_them_in_cuda_as_well() -> None:
     tasks = {name: load_task(name) for name in recorded_task_names()}
     assert {"cross_entropy", "fp8_quant", "gdn_chunk_o", "rmsnorm"} <= set(tasks)
     assert sum(task.header["language_counts"].get("cuda", 0) > 30 for task in tasks.values()) >= 2
+
+
+# -- an interrupted comparison ------------------------------------------------------------------------------------
+
+
+def compare(pool: RecordedPool, out: Path, ended_after: int = 99, **change: Any) -> list[tuple[str, int]]:
+    """Arms and seeds that are searched when a comparison is ended after so many searches."""
+    searched: list[tuple[str, int]] = []
+
+    def searches(source: Any, wanted: Any, budget: int, on_finished: Any) -> None:
+        for arm, seed in wanted:
+            if len(searched) == ended_after:
+                raise KeyboardInterrupt
+            searched.append((arm.name, seed))
+            on_finished(ArmRun(arm.name, seed, (1.0,) * budget, budget, 1.5))
+
+    setting = {"host": "inprocess", "budget": 5, "seeds": 2, "arms": ["random"]} | change
+    surrogate = setting.pop("surrogate", SurrogateConfig())
+    with patch("gpu_forecasters_plugin.compare.runner.run_searches", searches):
+        with suppress(KeyboardInterrupt):
+            run_comparison(pool.source, surrogate=surrogate, out=out, **setting)
+    return searched
+
+
+def test_the_same_command_goes_on_where_it_was_interrupted(pool: RecordedPool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(pool, out, ended_after=1) == [("baseline", 0)]
+    assert not (out / "summary.json").exists()
+    assert compare(pool, out, ended_after=1) == [("random", 0)]
+    assert compare(pool, out, seeds=3) == [("baseline", 1), ("random", 1), ("baseline", 2), ("random", 2)]
+    arms = json.loads((out / "summary.json").read_text())["arms"]
+    assert [arm["gpu_seconds"] for arm in arms.values()] == [[1.5] * 3] * 2
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "curves.png", "summary.json"]
+    assert len(compare(pool, out)) == 4, "a comparison that has ended is no interrupted one"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"budget": 6}, {"surrogate": SurrogateConfig(keep_fraction=0.5)}, {"pool": True}, {"torn": True}],
+)
+def test_another_command_does_not_take_over_what_was_kept(
+    pool: RecordedPool, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    compare(pool, out, ended_after=2)
+    if change.pop("pool", False):
+        text = Path(pool.source).read_text()
+        Path(pool.source).write_text(text.replace('"wrong sum"', '"wrong"').replace("40.0", "41.0"))
+    if change.pop("torn", False):
+        for kept in (out / "unfinished").iterdir():
+            kept.write_text(kept.read_text()[:40])
+    assert ("random", 0) in compare(load_pool(pool.source), out, **change)
+
+
+# -- names and numbers that nobody expects ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "[bold]x[/bold]",
+        "[/oops]",
+        "$\\frac{",
+        "a$_$b",
+        ":smile:",
+        "\u65e5\u672c \U0001f600",
+        "\x1b[31m\ud800\n",
+        "x" * 5000,
+    ],
+)
+def test_a_task_may_be_named_anything(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = {"baseline": [run("baseline", 0, 1.0, 2.0)], "random": [run("random", 0, 1.0, 1.5)]}
+    summary = summarise(runs, task=name, host="h", budget=2, pool_best=2.0)
+    print_result(summary, tmp_path / name[:9])
+    assert printable(name[:9]) in capsys.readouterr().out
+    assert curves_image(runs, summary).startswith(b"\x89PNG")
+
+
+def changed_pool(folder: Path, device: str, times: Sequence[float]) -> RecordedPool:
+    """The toy task with another device, and these times in turn for all but the reference."""
+    path = write_pool(folder / "pool.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["pool"]["device"] = device
+    for index, row in enumerate(row for row in rows[2:] if row["outcome"] == "ok"):
+        row["time_us"] = times[index % len(times)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_pool(path)
+
+
+def test_extreme_times_are_compared_like_others(tmp_path: Path) -> None:
+    pool = changed_pool(tmp_path, "none", [1e-6, 1e12])
+    runs = {
+        arm.name: [InProcessHost().run(pool, arm, 0, 20, tmp_path / arm.name)]
+        for arm in build_arms(ARM_NAMES, pool, SurrogateConfig(), tmp_path)
+    }
+    summary = summarise(runs, task="t", host="h", budget=20, pool_best=pool.best_speedup)
+    print_result(summary, tmp_path)
+    assert curves_image(runs, summary).startswith(b"\x89PNG")
+
+
+def test_a_device_may_be_named_anything(tmp_path: Path) -> None:
+    pool = changed_pool(tmp_path, 'GPU """\\', [1.0])
+    task = write_openevolve_task(pool.source, tmp_path / "task", api_base="http://x")
+    compile(task.evaluator.read_text(), "evaluator.py", "exec")
 
 
 def test_a_ledger_remembers_which_arm_it_served(pool: RecordedPool, tmp_path: Path) -> None:

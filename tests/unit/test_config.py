@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config, parse_surrogate_config
 from gpu_forecasters_plugin.errors import ConfigError
@@ -194,3 +198,45 @@ def test_a_required_section_must_be_there(tmp_path: Path) -> None:
     assert load_surrogate_config(path) == SurrogateConfig()
     with pytest.raises(ConfigError, match="no 'surrogate:' section"):
         load_surrogate_config(path, required=True)
+
+
+@pytest.mark.parametrize(
+    ("section", "advice"),
+    [
+        ({"budget": 64}, "write budget: {measurements: 64}"),
+        ({"forecaster": "learned"}, "write forecaster: {kind: learned}"),
+        ({"deferral": 0.3}, "write deferral: {threshold: 0.3}"),
+        ({"deferral": "on_top"}, "write deferral: {mode: on_top}"),
+        ({"guard": False}, "write guard: {enabled: false}"),
+        ({"pool": 10}, "write pool: {max_wait_s: 10}"),
+        ({"forecaster": {"kind": "mixture", "experts": ["random"]}}, "write {kind: random}"),
+        ({"budget": "many"}, "its keys are measurements, gpu_seconds"),
+        ({"oversample": "4"}, "write oversample: 4"),
+        ({"keep_fraction": "1e-1"}, "write keep_fraction: 0.1"),
+        ({"ranking": "upper_quantil"}, "did you mean 'upper_quantile'?"),
+        ({"budget": None}, "got null; leave it out for the default"),
+    ],
+)
+def test_what_to_write_instead_is_said(section: Any, advice: str) -> None:
+    assert complaint(section).endswith(advice)
+
+
+def wrong_sections(model: Any = SurrogateConfig) -> Iterator[dict[str, Any]]:
+    """Every setting with all sorts of values, nested sections included."""
+    for name, field in model.model_fields.items():
+        for value in (None, True, "x", -1, 1e9, NAN, 1 << 70_000, [], {}, [None], [1], {"x": 1}, {2: 3}):
+            yield {name: value}
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from ({name: section} for section in wrong_sections(field.annotation))
+
+
+def test_no_wording_of_the_validator_reaches_the_user() -> None:
+    messages = []
+    for section in wrong_sections():
+        with suppress(ConfigError):
+            parse_surrogate_config(section)
+            continue
+        messages.append(complaint(section))
+    assert len(messages) > 200
+    foreign = re.compile(r"Input should|should be|instance of|Value error|another kind of value|pydantic")
+    assert [message for message in messages if foreign.search(message) or len(message) > 300] == []

@@ -135,6 +135,14 @@ def test_an_expert_that_fails_is_left_out_for_that_query() -> None:
     assert set(both.components) == {"scripted", "random", "climatology"}
 
 
+def test_an_expert_that_raises_leaves_the_others_their_say(caplog: pytest.LogCaptureFixture) -> None:
+    mixture = MixtureForecaster([ScriptedForecaster([]), RandomForecaster(0)])
+    for _ in range(2):
+        (outcome,) = mixture.forecast(queries(["a"]))
+        assert isinstance(outcome, Forecast) and set(outcome.components) == {"random", "climatology"}
+    assert len([r for r in caplog.records if "'scripted' raised ForecasterError" in r.message]) == 1
+
+
 def test_when_all_informed_experts_fail_the_first_failure_is_the_answer() -> None:
     cost = ForecastCost(seconds=2.0)
     first = ForecastFailure(FailureKind.UNREACHABLE, "refused", "llm", cost)

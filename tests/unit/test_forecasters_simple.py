@@ -11,6 +11,7 @@ import pytest
 
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import source_key
+from gpu_forecasters_plugin.config import load_surrogate_config
 from gpu_forecasters_plugin.errors import ForecasterError
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, Observation, Query
 from gpu_forecasters_plugin.forecasters import (
@@ -23,6 +24,7 @@ from gpu_forecasters_plugin.forecasters import (
     ScriptedForecaster,
 )
 from gpu_forecasters_plugin.forecasters.climatology import PRIOR
+from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 
 REFERENCE = "BLOCK = 1\n"
 
@@ -175,7 +177,12 @@ def test_replay_answers_from_a_file(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("nonsense", "line 2"),
-        ("[1, 2]", "line 2: a row is an object"),
+        ("[1, 2]", "line 2: expected a JSON object, got list"),
+        ("[" * 100_000, "line 2: not JSON"),
+        ('{"candidate_key": "a"}', "line 2: a row needs 'probabilities'"),
+        ('{"candidate_key": "a", "probabilities": [%s, 0, 0, 0, 0, 0, 0, 0]}' % 10**400, "line 2"),
+        ('{"candidate_key": "a", "probabilities": [NaN, 0, 0, 0, 0, 0, 0, 0]}', "line 2"),
+        ('{"candidate_key": "a", "probabilities": 3}', "line 2"),
         ('{"probabilities": [1,1,1,1,1,1,1,1]}', "candidate_key"),
         ('{"candidate_key": "a", "probabilities": [1, 2]}', "line 2"),
         ('{"candidate_key": "a", "probabilities": [0,0,0,0,0,0,0,0]}', "line 2"),
@@ -189,15 +196,51 @@ def test_replay_names_the_line_that_is_wrong(tmp_path: Path, line: str, message:
         ReplayForecaster.from_file(path)
 
 
-def test_replay_says_that_a_file_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["none.jsonl", "", "no\x00path", "n" * 300])
+def test_replay_says_that_a_file_cannot_be_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(ForecasterError, match="cannot be read"):
-        ReplayForecaster.from_file(tmp_path / "none.jsonl")
-    broken = tmp_path / "broken.jsonl.gz"
-    broken.write_bytes(b"not gzip")
-    with pytest.raises(ForecasterError, match="cannot be read"):
-        ReplayForecaster.from_file(broken)
+        ReplayForecaster.from_file(tmp_path / name)
+
+
+PACKED = gzip.compress(b'{"candidate_key": "a", "probabilities": [1,1,1,1,1,1,1,1]}\n')
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"not gzip", "line 1: not JSON"),
+        (PACKED[:-9], "damaged gzip file"),
+        (PACKED[:14] + b"\xff" * 8 + PACKED[22:], "damaged gzip file"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_replay_says_that_a_file_is_damaged(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "f.jsonl.gz"
+    path.write_bytes(data)
+    with pytest.raises(ForecasterError, match=message):
+        ReplayForecaster.from_file(path)
+
+
+def test_replay_takes_a_file_for_what_it_holds_and_not_for_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_bytes(PACKED)
+    assert isinstance(ReplayForecaster.from_file(path).forecast([query("a")])[0], Forecast)
 
 
 def test_replay_rejects_a_row_that_is_no_distribution() -> None:
     with pytest.raises(ForecasterError, match="recorded forecast of 'a'"):
         ReplayForecaster({"a": [1.0] * 7})
+
+
+def test_replay_finds_its_file_beside_the_configuration_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f.jsonl").write_bytes(PACKED)
+    (tmp_path / "c.yaml").write_text(
+        "surrogate: {forecaster: {kind: mixture, experts: [{kind: replay, path: f.jsonl}, {kind: random}]}}"
+    )
+    section = load_surrogate_config(tmp_path / "c.yaml")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert section.forecaster.experts[0].path == str(tmp_path / "f.jsonl")
+    assert build_forecaster(section.forecaster).name == "mixture"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import (
@@ -16,7 +17,6 @@ from helpers import (
     measured,
     number_of,
     open_gate,
-    peaked,
     source,
     surrogate,
 )
@@ -24,12 +24,18 @@ from helpers import (
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Decision, Outcome, Reason
 from gpu_forecasters_plugin.errors import (
-    ForecasterError,
     GateError,
     LedgerIdentityError,
     UnknownDecisionError,
 )
-from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, ForecastOutcome, Query
+from gpu_forecasters_plugin.forecast import (
+    FailureKind,
+    Forecast,
+    ForecastFailure,
+    ForecastOutcome,
+    Observation,
+    Query,
+)
 from gpu_forecasters_plugin.forecasters import Forecaster, InvertedForecaster, ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity, Worker
 
@@ -385,6 +391,16 @@ def ended_process() -> Worker:
     return worker
 
 
+def test_the_ledger_holds_the_configuration_that_a_run_was_resumed_with(ledger: Ledger) -> None:
+    for measurements in (8, 13):
+        open_gate(ledger, config=surrogate(budget={"measurements": measurements}))
+        (run,) = ledger.runs()
+        assert run["config"]["budget"]["measurements"] == measurements
+    with pytest.raises(LedgerIdentityError):
+        open_gate(ledger, config=surrogate(seed=1, budget={"measurements": 99}))
+    assert ledger.runs() == [run]
+
+
 def test_a_resumed_gate_knows_what_the_last_one_did(ledger: Ledger) -> None:
     gate = open_gate(ledger, config=GREEDY)
     decisions = gate.ask([candidate(0), *pool(8)])
@@ -553,18 +569,70 @@ def test_a_failed_forecast_is_kept_and_its_candidate_deferred(ledger: Ledger) ->
     assert (row["failure"], row["probabilities"]) == ("refused", None)
 
 
-class Miscounting(Forecaster):
-    name = "miscounting"
+class Faulty(Forecaster):
+    """Does what it is given in place of forecasting or of learning."""
+
+    name = "faulty"
+
+    def __init__(self, forecast: Any = None, observe: Any = None) -> None:
+        self._forecast, self._observe = forecast, observe
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
-        return [Forecast.from_weights(peaked(4))] * (len(queries) - 1)
+        right = [Forecast.from_weights(by_number(query)) for query in queries]
+        return right if self._forecast is None else self._forecast(right)
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        if self._observe is not None:
+            self._observe(observations)
 
 
-def test_a_forecaster_that_leaves_queries_out_is_named(ledger: Ledger) -> None:
-    gate = open_gate(ledger, Miscounting())
-    with pytest.raises(ForecasterError, match="'miscounting' gave 3 answers to 4 queries"):
-        gate.ask(pool(1, 4))
-    assert ledger.pools() == 0
+def broken(*arguments: Any) -> Any:
+    raise ZeroDivisionError("over\nzero")
+
+
+@pytest.mark.parametrize(
+    ("forecast", "problem"),
+    [
+        (broken, "ZeroDivisionError: over zero"),
+        (lambda right: right[1:], "ValueError: 3 answers to 4 queries"),
+        (lambda right: [*right, right[0]], "ValueError: 5 answers to 4 queries"),
+        (lambda right: None, "TypeError: 'NoneType' object is not iterable"),
+        (lambda right: [[1 / 8] * 8] * 4, "TypeError: an answer is list, neither a forecast nor a failure"),
+    ],
+)
+def test_whatever_a_forecaster_does_costs_it_its_pool_and_not_the_run(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, forecast: Any, problem: str
+) -> None:
+    gate = open_gate(ledger, Faulty(forecast), config=surrogate(budget={"measurements": 2}))
+    for start in (1, 5, 9):
+        measure_all(gate, gate.ask(pool(start, 4)))
+    assert ledger.budget_use().measurements == 2
+    rows = [row for row in ledger.decisions() if row["reason"] in ("fallback", "not_selected")]
+    assert {(row["failure"], row["failure_detail"]) for row in rows} == {("invalid", problem)}
+    loud = [record.message for record in caplog.records if "'faulty' raised" in record.message]
+    assert len(loud) == 1 and problem in loud[0]
+
+
+def test_a_forecaster_that_cannot_learn_is_not_asked_until_it_can(ledger: Ledger) -> None:
+    learn = [broken]
+    gate = open_gate(ledger, Faulty(observe=lambda observations: learn[0]()), config=GREEDY)
+    measure_all(gate, gate.ask(pool(1, 4)))
+    (chosen,) = (decision for decision in gate.ask(pool(8, 4)) if decision.measure)
+    assert chosen.reason is Reason.FALLBACK
+    learn[0] = lambda: None
+    measure_all(gate, [chosen])
+    assert {d.reason for d in gate.ask(pool(16, 4)) if d.measure} == {Reason.TOP_FRACTION}
+
+
+@pytest.mark.parametrize("where", ["forecast", "observe"])
+def test_ctrl_c_goes_through_a_forecaster(ledger: Ledger, where: str) -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    gate = open_gate(ledger, Faulty(**{where: interrupted}))
+    with pytest.raises(KeyboardInterrupt):
+        for start in (1, 5):
+            measure_all(gate, gate.ask(pool(start, 4)))
 
 
 @pytest.mark.parametrize(

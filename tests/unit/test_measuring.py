@@ -10,7 +10,14 @@ import pytest
 
 from gpu_forecasters_plugin.config import MetricConfig
 from gpu_forecasters_plugin.decision import FAILURES, Measurement, Outcome
-from gpu_forecasters_plugin.measuring import EvaluatorAnswer, MetricReader, answers_in, parts_of, payload_of
+from gpu_forecasters_plugin.measuring import (
+    LONGEST_PAYLOAD,
+    EvaluatorAnswer,
+    MetricReader,
+    answers_in,
+    parts_of,
+    payload_of,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -58,6 +65,13 @@ def coroutine() -> Iterator[Any]:
         ({"correct": NAN, "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
         ({"correct": None, "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
         ({"correct": "no", "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
+        ({"correct": np.array([1.0, 0.0]), "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
+        ({"correct": np.array([]), "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
+        ({"correct": np.array([0.0]), "combined_score": 1.0}, Outcome.INCORRECT),
+        ({"correct": np.array([NAN]), "combined_score": 1.0}, Outcome.IMPLAUSIBLE),
+        ({"combined_score": np.ones((2, 2))}, Outcome.IMPLAUSIBLE),
+        ({"combined_score": np.array([NAN])}, Outcome.IMPLAUSIBLE),
+        ({"outcome": np.array(["incorrect", "timeout"])}, Outcome.IMPLAUSIBLE),
         ({"correct": False, "combined_score": 1.0}, Outcome.INCORRECT),
         ({"correct": 0.5, "combined_score": 1.0}, Outcome.INCORRECT),
         ({"passed": np.bool_(False), "time_us": 3.0}, Outcome.INCORRECT),
@@ -79,7 +93,8 @@ def coroutine() -> Iterator[Any]:
 def test_whatever_is_no_time_of_a_correct_kernel_is_a_typed_failure(raw: Any, outcome: Outcome) -> None:
     measurement = read(raw, reference=1.0)
     assert measurement.outcome is outcome
-    assert measurement.error and (measurement.speedup, measurement.time_us) == (None, None)
+    assert measurement.error and "\n" not in measurement.error
+    assert (measurement.speedup, measurement.time_us) == (None, None)
     assert measurement.gpu_seconds == 2.5
 
 
@@ -111,6 +126,8 @@ def test_an_unknown_outcome_text_says_nothing() -> None:
         ({"latency": 4e-5}, 8e-5, 2.0, 40.0),
         ({"combined_score": np.float32(3.0), "correct": np.bool_(True)}, 2.0, 1.5, None),
         ({"combined_score": 3, "correct": 1}, 2.0, 1.5, None),
+        ({"combined_score": np.array([3.0]), "correct": np.array([1.0])}, 2.0, 1.5, None),
+        ({"combined_score": np.array(3.0), "correct": np.array([[True]])}, 2.0, 1.5, None),
     ],
 )
 def test_times_and_scores_are_read_relative_to_the_reference(
@@ -193,3 +210,36 @@ def test_what_json_cannot_hold_is_kept_as_text() -> None:
     metrics = answers_in(payload)["evaluate"].metrics
     assert metrics["x"] == 1.5 and metrics["3"] == "{1}"
     assert not math.isnan(metrics["x"])
+
+
+def test_metrics_that_are_arrays_of_one_number_become_that_number() -> None:
+    several = np.array([1.0, 2.0])
+    answer = parts_of({"a": np.float32(1.5), "b": np.array([2.0]), "c": np.bool_(True), "d": several})
+    assert answer is not None and answer.metrics["d"] is several
+    found = [answer.metrics[name] for name in "abc"]
+    assert found == [1.5, 2.0, True] and [type(value) for value in found] == [float, float, bool]
+
+
+def test_long_artifacts_are_cut_with_a_mark_and_short_ones_are_whole() -> None:
+    log, dump = "\u00e4" * 30_000_000, b"\x00" * 5_000_000
+    answer = EvaluatorAnswer({"combined_score": 1.5}, {"log": log, "dump": dump, "note": "x" * 1000})
+    payload = payload_of({"evaluate_stage1": answer, "evaluate_stage2": answer})
+    assert len(payload) <= LONGEST_PAYLOAD
+    kept = answers_in(payload)["evaluate_stage2"]
+    assert kept.metrics == {"combined_score": 1.5} and kept.artifacts["note"] == "x" * 1000
+    start, _, rest = kept.artifacts["log"].partition("[")
+    assert log.startswith(start) and rest == f"gpu-forecasters: {30_000_000 - len(start):,} characters cut]"
+    start, _, rest = kept.artifacts["dump"].partition(b"[")
+    assert (
+        dump.startswith(start) and rest == f"gpu-forecasters: {5_000_000 - len(start):,} bytes cut]".encode()
+    )
+
+
+def test_more_artifacts_than_can_be_kept_are_left_out_with_a_mark() -> None:
+    answer = EvaluatorAnswer({"combined_score": 1.5}, {f"line {i}": "x" * 100 for i in range(20_000)})
+    payload = payload_of({"evaluate": answer})
+    assert len(payload) <= LONGEST_PAYLOAD
+    kept = answers_in(payload)["evaluate"]
+    assert kept == EvaluatorAnswer(
+        {"combined_score": 1.5}, {"surrogate_cut": "[gpu-forecasters: 20,000 artifacts cut]"}
+    )

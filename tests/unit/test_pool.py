@@ -105,6 +105,10 @@ def test_edges_count_from_both_ends_and_a_pool_survives_pickling(tmp_path: Path)
         ([HEADER, *ROWS, row("d", "x = 9", float("inf"))], "line 5.*'time_us' must be a finite number"),
         ([HEADER, *ROWS, row("d", "x = 9", float("nan"))], "line 5.*'time_us' must be a finite number"),
         ([HEADER, *ROWS, row("d", "x = 9", True)], "line 5.*'time_us' must be a finite number"),
+        ([HEADER, *ROWS, row("d", "x = 9", 10**400)], "line 5.*'time_us' must be a finite number"),
+        ([HEADER, *ROWS, row("d", "x = 9", spread=10**400)], "line 5.*'spread' must be a finite number"),
+        ([HEADER, *ROWS, row("d", "x = 9", 5e-324)], "line 5.*'time_us' lies between 1e-06 and 1e"),
+        ([HEADER, *ROWS, row("d", "x = 9", 1e300)], "line 5.*'time_us' lies between 1e-06 and 1e"),
         ([HEADER, *ROWS, row("d", "x = 9", 3.0, outcome="timeout")], "line 5.*must not have a 'time_us'"),
         ([HEADER, *ROWS, row("d", "x = 9", spread=-1)], "line 5.*'spread' must not be negative"),
         ([HEADER, *ROWS, row("d", "x = 9", neighbours=["q"])], r"line 5 \(id 'd'\): neighbour 'q' is not in"),
@@ -122,6 +126,31 @@ def test_a_bad_row_is_an_error_with_its_line(tmp_path: Path, rows: list[Any], me
         load_pool(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("repeats", value) for value in ("many", [], 1.5, True, 0, -3, 10**400)),
+        *(
+            (key, value)
+            for key in ("task", "device", "operation")
+            for value in ("a\nb", "\x1b[31m", "\ud800", 7)
+        ),
+    ],
+)
+def test_a_header_of_odd_values_is_an_error_that_names_the_key(tmp_path: Path, key: str, value: Any) -> None:
+    path = write(tmp_path / "pool.jsonl", [{"pool": HEADER["pool"] | {key: value}}, *ROWS])
+    with pytest.raises(PoolFileError, match=rf"line 1 \(header\): '{key}' must be") as caught:
+        load_pool(path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("code", ["# nothing\n", "x = '\ud800'\n", "x = 1\n" * 100_000])
+def test_a_reference_that_cannot_be_a_kernel_is_an_error(tmp_path: Path, code: str) -> None:
+    reference = ROWS[0] | {"code": code}
+    with pytest.raises(PoolFileError, match=r"line 2: reference 'a': source (is|has)"):
+        load_pool(write(tmp_path / "pool.jsonl", [HEADER, reference, *ROWS[1:]]))
 
 
 def test_unreadable_files_are_pool_errors(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""A run of a ledger on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.ledger.summary import expected_speedup, summary_lines
+from gpu_forecasters_plugin.printable import printable
+
+__all__ = ["print_run"]
+
+Row = Mapping[str, Any]
+
+_KEY_DIGITS = 12
+
+
+def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -> None:
+    """Print a run.
+
+    Args:
+        summary: as :func:`~gpu_forecasters_plugin.ledger.summary.summarise` gives it.
+        decisions: those to list, oldest first.
+        note: what to say about other runs of the ledger.
+    """
+    # A pipe has no width: wide enough that no cell is folded.
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    heading = f"run {summary['run']!r}: task {summary['task'] or '-'}, device {summary['device'] or '-'}"
+    for line in (heading, f"ledger {summary['ledger']}", note, *summary_lines(summary), _seconds(summary)):
+        if line is not None:
+            console.print(printable(line), soft_wrap=True)
+    if summary["best"]:
+        console.print(_best_table(summary["best"]))
+    if decisions:
+        console.print(_decision_table(decisions, summary["candidates_considered"]))
+
+
+def _seconds(summary: Row) -> str:
+    limit = summary["budget_gpu_seconds"]
+    return f"{summary['gpu_seconds']:.1f}{'' if limit is None else f' of {limit:g}'} s in the evaluator"
+
+
+def _table(title: str, headings: Mapping[str, str]) -> Table:
+    """A table; ``headings`` maps each to its side."""
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for heading, side in headings.items():
+        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=True)
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(printable(cell)) for cell in cells))
+
+
+def _best_table(best: Sequence[Row]) -> Table:
+    headings = {"after": "right", "speed-up": "right", "time": "right", "chosen as": "left"}
+    table = _table("best kernels over time", headings | {"kernel": "left", "measured at": "left"})
+    for row in best:
+        _add(
+            table,
+            str(row["measurement"]),
+            f"{row['speedup']:.3f}x",
+            "-" if row["time_us"] is None else f"{row['time_us']:.4g} us",
+            row["reason"],
+            row["candidate_key"][:_KEY_DIGITS],
+            datetime.fromtimestamp(row["finished_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        )
+    return table
+
+
+def _decision_table(decisions: Sequence[Row], total: int) -> Table:
+    headings = {"id": "right", "pool": "right", "decision": "left", "reason": "left", "kernel": "left"}
+    table = _table(
+        f"the last {len(decisions)} of {total} decisions",
+        headings | {"forecast": "right", "confidence": "right", "measured": "right"},
+    )
+    for row in decisions:
+        forecast, confidence = expected_speedup(row), row["confidence"]
+        _add(
+            table,
+            str(row["id"]),
+            str(row["pool_number"]),
+            row["action"],
+            row["reason"],
+            row["candidate_key"][:_KEY_DIGITS],
+            row["failure"] or ("-" if forecast is None else f"{forecast:.2f}x"),
+            "-" if confidence is None else f"{confidence:.2f}",
+            _measured(row),
+        )
+    return table
+
+
+def _measured(row: Row) -> str:
+    if row["outcome"] == Outcome.OK:
+        return f"{row['speedup']:.2f}x"
+    return row["outcome"] or "-"

@@ -1,0 +1,60 @@
+"""One run at a time in an output folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from gpu_forecasters_plugin.errors import FolderInUseError
+
+__all__ = ["hold_folder", "release_folder"]
+
+_LOCK_FILE = ".lock"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+_held: dict[Path, int] = {}
+"""Descriptors of the lock files that this process holds. A record lock belongs to the process, not to a descriptor:
+closing any other descriptor of the file would release it, so each file is opened once."""
+
+
+def hold_folder(folder: Path) -> None:
+    """Keep other processes' runs out of a folder until :func:`release_folder`, or the end of this process.
+
+    The system takes the lock back however the process ends, and forked children do not inherit it. Holding a folder
+    twice is holding it once.
+
+    Args:
+        folder: created if missing.
+
+    Raises:
+        FolderInUseError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    if folder in _held:
+        return
+    descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise FolderInUseError(
+                f"folder {folder} is in use by another run (process {holder or 'unknown'}): "
+                "wait for it to end, or choose another output folder"
+            ) from None
+    _held[folder] = descriptor
+
+
+def release_folder(folder: Path) -> None:
+    """Let other processes in again; nothing happens when the folder is not held."""
+    descriptor = _held.pop(folder.resolve(), None)
+    if descriptor is not None:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""What a run did, in numbers and in words: for the end of a run and for whoever looks at its ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_forecasters_plugin.decision import Action, Outcome
+from gpu_forecasters_plugin.forecast import Forecast
+from gpu_forecasters_plugin.ledger.records import forecast_from_row
+from gpu_forecasters_plugin.ledger.store import Ledger
+
+__all__ = ["best_over_time", "expected_speedup", "summarise", "summary_lines"]
+
+Row = Mapping[str, Any]
+
+
+def summarise(ledger: Ledger) -> dict[str, Any]:
+    """What the run of this ledger did so far, for ``summary.json``."""
+    run = next(row for row in ledger.runs() if row["id"] == ledger.run_id)
+    budget = run["config"].get("budget", {})
+    use = ledger.budget_use()
+    decisions = ledger.decisions()
+    best = best_over_time(decisions)
+    return {
+        "run": run["name"],
+        "task": run["task"],
+        "device": run["device"],
+        "forecaster": run["forecaster"],
+        "seed": run["seed"],
+        "budget": budget.get("measurements"),
+        "budget_gpu_seconds": budget.get("gpu_seconds"),
+        "measurements_used": use.measurements,
+        "gpu_seconds": use.gpu_seconds,
+        "candidates_considered": len(decisions),
+        "best_speedup": best[-1]["speedup"] if best else None,
+        "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
+        "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
+        "best": best,
+        "ledger": ledger.url,
+    }
+
+
+def best_over_time(decisions: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each kernel that was the fastest so far when its measurement ended, first to last.
+
+    Args:
+        decisions: as :meth:`~gpu_forecasters_plugin.ledger.Ledger.decisions` returns them.
+    """
+    ended = sorted((row for row in decisions if row["finished_at"] is not None), key=_by_end)
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(ended, start=1):
+        if row["outcome"] == Outcome.OK and (not found or row["speedup"] > found[-1]["speedup"]):
+            names = ("speedup", "time_us", "reason", "candidate_key", "finished_at")
+            found.append(
+                {"measurement": number, "decision": row["id"], **{name: row[name] for name in names}}
+            )
+    return found
+
+
+def _by_end(row: Row) -> tuple[float, int]:
+    return row["finished_at"], row["id"]
+
+
+def expected_speedup(decision: Row) -> float | None:
+    """Speed-up over the reference that was forecast; ``None`` without a forecast."""
+    forecast = forecast_from_row(decision)
+    if not isinstance(forecast, Forecast):
+        return None
+    return float(2 ** forecast.expected_log2() * decision["anchor_speedup"])
+
+
+def summary_lines(summary: Row) -> list[str]:
+    """The same in words: measured, skipped, why, and the best."""
+    best = summary["best_speedup"]
+    limit = "" if summary["budget"] is None else f" of {summary['budget']}"
+    lines = [
+        f"{summary['measurements_used']}{limit} measurements for {summary['candidates_considered']} candidates; "
+        + ("no speed-up measured" if best is None else f"best speed-up {best:.3f}x")
+    ]
+    for title, action in (("decided to measure", Action.MEASURE), ("decided to skip", Action.SKIP)):
+        prefix = f"{action}/"
+        counts = {k.removeprefix(prefix): n for k, n in summary["decisions"].items() if k.startswith(prefix)}
+        lines.append(_counted(title, counts))
+    return [*lines, _counted("outcomes", summary["outcomes"])]
+
+
+def _counted(title: str, counts: Mapping[str, int]) -> str:
+    """A number and what it is made of, the most frequent first."""
+    parts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    text = ", ".join(f"{count} {name}" for name, count in parts)
+    return f"{title} {sum(counts.values())}" + (f": {text}" if text else "")

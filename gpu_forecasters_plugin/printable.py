@@ -1,0 +1,18 @@
+"""Text of unknown origin, as a terminal can show it."""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["printable"]
+
+_HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control and format characters, lone surrogates, line and paragraph separators."""
+
+
+def printable(text: str) -> str:
+    """The text on one line, with what would steer a terminal, or what no encoding takes, as an escape."""
+    return "".join(
+        ascii(character)[1:-1] if unicodedata.category(character) in _HARMFUL else character
+        for character in text
+    )

@@ -1,0 +1,138 @@
+"""What pydantic found wrong, in our own words: the one place where its messages are translated."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+__all__ = ["first_problem"]
+
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_unicode": "text of whole Unicode characters",
+    "list_type": "a list",
+    "model_type": "a mapping of settings",
+    "string_too_short": "text that is not empty",
+    "string_too_long": "shorter text",
+}
+_LIMITS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+_CHOICES = ("literal_error", "enum")
+_LONGEST_SHOWN = 80
+
+
+def first_problem(error: ValidationError, model: type[BaseModel], root: str = "") -> str:
+    """The first thing that is wrong, as one line: where, what is wanted, what was given, what to write instead.
+
+    Args:
+        error: what ``model`` raised.
+        model: what was validated.
+        root: what the path to the value begins with.
+    """
+    problem: Mapping[str, Any] = error.errors(include_url=False)[0]
+    location, kind = problem["loc"], problem["type"]
+    path = ".".join(str(step) for step in (root, *location) if step != "")
+    if kind in ("extra_forbidden", "invalid_key"):
+        known = list(_model_at(model, location[:-1]).model_fields)
+        return f"{path}: unknown key; {_nearest(str(location[-1]), known)}"
+    if kind == "missing":
+        return f"{path}: is missing"
+    if kind == "value_error":
+        message = problem["msg"].removeprefix("Value error, ")
+    else:
+        message = f"must be {_wanted(kind, problem.get('ctx', {}))}"
+    advice = _advice(problem, model)
+    return f"{path}: {message}, got {_shown(problem['input'])}{advice and '; '}{advice}"
+
+
+def _wanted(kind: str, context: Mapping[str, Any]) -> str:
+    if kind in _LIMITS:
+        word, key = _LIMITS[kind]
+        limit = context[key]
+        return f"{word} {int(limit) if limit == int(limit) else limit}"
+    if kind in _CHOICES:
+        return str(context["expected"])
+    return _WANTED.get(kind, "another kind of value")
+
+
+def _advice(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """What to write instead, where that can be told."""
+    location, kind, given = problem["loc"], problem["type"], problem["input"]
+    key = location[-1] if location else None
+    if given is None:
+        # An entry of a list has no default.
+        is_optional = (
+            isinstance(key, str) and not _model_at(model, location[:-1]).model_fields[key].is_required()
+        )
+        return "leave it out for the default" if is_optional else ""
+    if kind == "model_type":
+        return _as_mapping(_model_at(model, location), given, f"{key}: " if isinstance(key, str) else "")
+    if kind in ("int_type", "float_type") and isinstance(given, str):
+        number = _number(given)
+        return "" if number is None else f"write {key}: {number:.15g}"
+    if kind in _CHOICES and isinstance(given, str):
+        close = difflib.get_close_matches(given, re.findall(r"'([^']*)'", problem["ctx"]["expected"]), n=1)
+        return f"did you mean {close[0]!r}?" if close else ""
+    return ""
+
+
+def _as_mapping(model: type[BaseModel], given: Any, key: str) -> str:
+    """A value that stands where a mapping should, under the first setting that would take it."""
+    for name in model.model_fields:
+        try:
+            model.model_validate({name: given})
+        except ValidationError:
+            continue
+        text = _cut(given) if isinstance(given, str) else _shown(given).lower()
+        return f"write {key}{{{name}: {text}}}"
+    return f"its keys are {', '.join(model.model_fields)}"
+
+
+def _model_at(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
+    """The model that the value at a location has to fit."""
+    for step in location:
+        if isinstance(step, int):
+            continue
+        annotation = model.model_fields[step].annotation
+        nested = [annotation, *get_args(annotation)]
+        model = next(t for t in nested if isinstance(t, type) and issubclass(t, BaseModel))
+    return model
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    try:
+        return _cut(repr(value))
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

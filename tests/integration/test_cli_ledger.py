@@ -1,0 +1,160 @@
+"""``gpu-forecasters ledger`` as a user finds it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from helpers import candidate, failed, measured, open_gate, surrogate
+
+from gpu_forecasters_plugin.cli import main
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``gpu-forecasters ledger``, in this process."""
+
+    def run(*arguments: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["gpu-forecasters", "ledger", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        said = capsys.readouterr()
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def run(ledger: Ledger, tmp_path: Path) -> Path:
+    """Folder of a run of 13 candidates, of which 4 were measured."""
+    identity = RunIdentity("sum\x1b[31m[red]", candidate(0).key, device="NVIDIA H100")
+    gate = open_gate(ledger, config=surrogate(budget={"measurements": 9}), identity=identity)
+    for decision in gate.ask([candidate(number) for number in range(13)]):
+        if decision.measure:
+            number = int(decision.candidate_id[1:])
+            gate.tell(decision.id, failed(Outcome.INCORRECT) if number == 7 else measured(1.0 + number / 8))
+    return tmp_path
+
+
+def test_show_says_what_a_run_did(command: Command, run: Path) -> None:
+    said = command("show", run)
+    assert said.code == 0 and said.err == ""
+    assert "task sum\\x1b[31m[red], device NVIDIA H100" in said.out and "\x1b" not in said.out
+    assert "4 of 9 measurements for 13 candidates; best speed-up 2." in said.out
+    assert "outcomes 4: 3 ok, 1 incorrect" in said.out
+    assert "decided to skip 9: 9 not_selected" in said.out
+    assert "the last 13 of 13 decisions" in said.out
+    best = said.out.partition("best kernels over time")[2].partition("the last")[0]
+    speedups = [float(text) for text in re.findall(r"([\d.]+)x", best)]
+    assert speedups[0] == 1.0 and len(speedups) > 1 and speedups == sorted(speedups)
+
+
+@pytest.mark.parametrize(("limit", "shown"), [("3", 3), ("0", 0), ("99", 13)])
+def test_limit_is_how_many_of_the_last_decisions_are_listed(
+    command: Command, run: Path, limit: str, shown: int
+) -> None:
+    table = command("show", run, "--limit", limit).out.partition("of 13 decisions")[2]
+    ids = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
+    assert ids == [str(number) for number in range(14 - shown, 14)]
+
+
+def test_out_leaves_the_numbers_in_files(command: Command, run: Path, tmp_path: Path) -> None:
+    assert command("show", run / "ledger.sqlite3", "--out", tmp_path / "a" / "b").code == 0
+    summary = json.loads((tmp_path / "a" / "b" / "summary.json").read_text())
+    assert (summary["measurements_used"], summary["budget"], summary["gpu_seconds"]) == (4, 9, 4.0)
+    rows = [json.loads(line) for line in (tmp_path / "a" / "b" / "decisions.jsonl").read_text().splitlines()]
+    assert len(rows) == summary["candidates_considered"] == 13
+    assert sum(row["expected_speedup"] is not None for row in rows) == 12, "the reference is never forecast"
+    assert summary["best"][-1]["speedup"] == summary["best_speedup"] == max(r["speedup"] or 0 for r in rows)
+
+
+def test_a_shared_ledger_shows_the_latest_run_or_the_one_that_is_named(
+    command: Command, ledger: Ledger, run: Path
+) -> None:
+    open_gate(Ledger(ledger.target), run_name="later")
+    latest, named = command("show", run), command("show", run, "--run", "run")
+    assert "run 'later'" in latest.out and "--run shows another: run, later" in latest.out
+    assert "run 'run'" in named.out and "--run" not in named.out
+
+
+def test_rows_go_from_ledger_to_ledger(command: Command, run: Path, tmp_path: Path) -> None:
+    rows, other = tmp_path / "rows.jsonl.gz", tmp_path / "other.sqlite3"
+    assert command("export", run, "--out", rows).out == f"4 rows written to {rows}\n"
+    assert command("import", rows, "--ledger", other).out == f"4 rows added to {other}\n"
+    assert command("import", rows, "--ledger", other).out.endswith("; 4 were there already\n")
+    assert command("export", other, "--out", tmp_path / "again.jsonl.gz").code == 0
+    assert rows.read_bytes() == (tmp_path / "again.jsonl.gz").read_bytes()
+    assert "has no run, only 4 imported rows" in command("show", other).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("show", "missing.sqlite3"), 1, "there is no ledger "),
+        (("export", "missing.sqlite3", "--out", "rows.jsonl"), 1, "there is no ledger "),
+        (("show", "."), 1, "there is no ledger "),
+        (("show", "mysql://host/db"), 1, "is not supported"),
+        (("import", "missing.jsonl", "--ledger", "new.sqlite3"), 1, "cannot be read: No such file"),
+        (("import", "rows.csv", "--ledger", "new.sqlite3"), 2, "ends in .jsonl, .jsonl.gz or .parquet"),
+        (("show", "notes.sqlite3"), 1, "holds no ledger"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_done_is_one_line_and_makes_no_file(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("notes.sqlite3")) as connection:
+        connection.execute("CREATE TABLE note (text)")
+    said = command(*arguments)
+    assert said.code == code and said.out == ""
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and says in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.sqlite3"]
+    with closing(sqlite3.connect("notes.sqlite3")) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("note",)]
+
+
+def test_an_unknown_run_is_wrong_use_and_the_others_are_named(command: Command, run: Path) -> None:
+    said = command("show", run, "--run", "rnu")
+    assert (said.code, said.out) == (2, "") and "no run 'rnu'" in said.err and "there are: run" in said.err
+
+
+def test_an_export_into_a_missing_folder_is_one_line(command: Command, run: Path) -> None:
+    said = command("export", run, "--out", run / "nowhere" / "rows.jsonl")
+    assert said.code == 1 and said.err.endswith("cannot be written: No such file or directory\n")
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("export", "run"), ("import", "rows.jsonl"), ("list",)])
+def test_wrong_use_ends_with_code_2(command: Command, arguments: tuple[str, ...]) -> None:
+    assert command(*arguments).code == 2
+
+
+@pytest.mark.parametrize("name", ["show", "export", "import"])
+def test_every_subcommand_has_help_with_an_example(command: Command, name: str) -> None:
+    said = command(name, "--help")
+    assert said.code == 0 and f"Example: gpu-forecasters ledger {name}" in " ".join(said.out.split())
