@@ -38,6 +38,7 @@ test: lint types
 benchmarks: install
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.search --host openevolve
 
 test-gpu: install

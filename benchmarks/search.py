@@ -24,7 +24,7 @@ from gpu_forecasters_plugin.recorded.pool import recorded_task_names
 BUDGETS = (32, 64, 128)
 
 
-def _cut(summary: dict[str, Any], budget: int) -> dict[str, list[ArmRun]]:
+def runs_at(summary: dict[str, Any], budget: int) -> dict[str, list[ArmRun]]:
     """The searches of a summary as they stood after ``budget`` measurements."""
     runs: dict[str, list[ArmRun]] = {}
     for name, arm in summary["arms"].items():
@@ -37,7 +37,7 @@ def figures(summary: dict[str, Any], budgets: Sequence[int]) -> list[dict[str, A
     """One row per budget and arm."""
     rows: list[dict[str, Any]] = []
     for budget in budgets:
-        runs = _cut(summary, budget)
+        runs = runs_at(summary, budget)
         for name, found in runs.items():
             row = compare_arms(found, runs["baseline"], budget, summary["pool_best_speedup"])
             rows.append({"task": summary["task"], "budget": budget, "arm": name} | row)
