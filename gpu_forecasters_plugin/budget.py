@@ -1,4 +1,4 @@
-"""What the real evaluator may still cost."""
+"""What a run may still cost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ class Budget:
         measurements: calls of the real evaluator, at least 1.
         gpu_seconds: seconds that those calls may take in sum. A call is let start while any are left, so the
             last calls may run past the limit by their own length.
+        count_forecasting: whether the GPU-seconds of forecasts count among these.
     """
 
     measurements: int | None = None
     gpu_seconds: float | None = None
+    count_forecasting: bool = False
 
     def __post_init__(self) -> None:
         if self.measurements is not None and self.measurements < 1:
@@ -29,18 +31,24 @@ class Budget:
         if self.gpu_seconds is not None and not self.gpu_seconds > 0:
             raise ValueError(f"budget.gpu_seconds is above 0, got {self.gpu_seconds!r}")
 
-    def remaining(self, use: BudgetUse, reserved: int = 0) -> int | None:
+    def remaining(
+        self, use: BudgetUse, reserved: int = 0, *, forecast_gpu_seconds: float = 0.0
+    ) -> int | None:
         """Measurements that may still be decided on; ``None`` without a limit.
 
         Args:
-            use: what was charged so far.
+            use: what was charged so far; with ``count_forecasting``, forecasts included.
             reserved: decisions to measure that were not charged yet.
+            forecast_gpu_seconds: of forecasts that are not in the ledger yet.
         """
         left: list[int] = []
         if self.measurements is not None:
             left.append(self.measurements - use.measurements - reserved)
         if self.gpu_seconds is not None:
-            left.append(self._by_seconds(self.gpu_seconds - use.gpu_seconds, use, reserved))
+            spent = use.gpu_seconds
+            if self.count_forecasting:
+                spent += (use.forecast_gpu_seconds or 0.0) + forecast_gpu_seconds
+            left.append(self._by_seconds(self.gpu_seconds - spent, use, reserved))
         return max(0, min(left)) if left else None
 
     @staticmethod

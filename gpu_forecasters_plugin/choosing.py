@@ -93,8 +93,10 @@ class Chooser:
         for candidate in candidates:
             forecast = outcomes.get(candidate.key)
             score = confidence = None
+            suspicious = False
             if isinstance(forecast, Forecast):
                 score = self._rule.score(forecast, candidate.key, context)
                 confidence = forecast.confidence(self._config.deferral.confidence)
-            members[candidate.key] = Member(candidate.key, score, confidence)
+                suspicious = bool(forecast.suspicions)
+            members[candidate.key] = Member(candidate.key, score, confidence, suspicious)
         return members

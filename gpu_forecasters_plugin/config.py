@@ -7,14 +7,17 @@ refused before anything runs, in one line that names the key.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecast import ConfidenceKind
+from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
+from gpu_forecasters_plugin.section import Fraction, PositiveFraction, Section
 from gpu_forecasters_plugin.validation import first_problem
 
 __all__ = [
@@ -31,25 +34,31 @@ __all__ = [
 ]
 
 RankingName = Literal["expected_log2", "expected_bin", "p_better", "upper_quantile", "thompson", "random"]
-ForecasterKind = Literal["learned", "mixture", "climatology", "random", "replay"]
+ForecasterKind = Literal[
+    "learned", "mixture", "recalibrated", "climatology", "random", "replay", "openai_server", "vllm_local"
+]
+_LANGUAGE_MODELS = ("openai_server", "vllm_local")
+_OF_ONE_LANGUAGE_MODEL = {
+    "base_url": "openai_server",
+    "extra_body": "openai_server",
+    "server_gpus": "openai_server",
+    "lora": "vllm_local",
+    "engine": "vllm_local",
+}
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class ForecasterConfig(_Section):
-    """Which forecaster to ask.
+class ForecasterConfig(LanguageModelSettings):
+    """Which forecaster to ask; the settings of language models are :class:`LanguageModelSettings`.
 
     Attributes:
-        kind: ``learned`` (default; trained on this run's measurements, no key, no GPU), ``mixture`` (of
-            ``experts``), ``climatology``, ``random``, ``replay`` (of ``path``).
+        kind: ``learned`` (default; trained on this run's measurements, no key, no GPU), ``openai_server`` (a
+            language model behind ``base_url``), ``vllm_local`` (one in this process), ``mixture`` (of
+            ``experts``), ``recalibrated`` (temperature and bin map on top of ``forecaster``), ``climatology``,
+            ``random``, ``replay`` (of ``path``).
         hedge: combine the forecaster with climatology by their log score in this run.
         warm_start: let ``learned`` start from the recorded tasks of other operations.
         experts: for ``mixture``: the forecasters to combine.
+        forecaster: for ``recalibrated``: the forecaster whose probabilities are mended by its record in this run.
         weights: for ``mixture``: prior weight of each expert, same order; 1 each when left out.
         path: for ``replay``: JSONL file of recorded forecasts, relative to the configuration's folder.
     """
@@ -58,6 +67,7 @@ class ForecasterConfig(_Section):
     hedge: bool = True
     warm_start: bool = True
     experts: list[ForecasterConfig] = Field(default_factory=list)
+    forecaster: ForecasterConfig | None = None
     weights: list[Annotated[float, Field(gt=0, le=1000)]] | None = None
     path: str | None = None
 
@@ -65,14 +75,36 @@ class ForecasterConfig(_Section):
     def _fits_kind(self) -> ForecasterConfig:
         if (self.kind == "mixture") != bool(self.experts):
             raise ValueError("experts must be listed for kind 'mixture', and only there")
+        if (self.kind == "recalibrated") != (self.forecaster is not None):
+            raise ValueError("forecaster must be set for kind 'recalibrated', and only there")
         if self.weights is not None and len(self.weights) != len(self.experts):
             raise ValueError(f"weights must name one number per expert ({len(self.experts)})")
         if (self.kind == "replay") != (self.path is not None):
             raise ValueError("path must be set for kind 'replay', and only there")
         return self
 
+    def members(self) -> Iterator[ForecasterConfig]:
+        """This setting and all that are nested in it."""
+        yield self
+        for nested in (*self.experts, *([] if self.forecaster is None else [self.forecaster])):
+            yield from nested.members()
 
-class DeferralConfig(_Section):
+    @model_validator(mode="after")
+    def _language_model_fits_kind(self) -> ForecasterConfig:
+        is_language_model = self.kind in _LANGUAGE_MODELS
+        for key, field in LanguageModelSettings.model_fields.items():
+            fits = is_language_model and _OF_ONE_LANGUAGE_MODEL.get(key, self.kind) == self.kind
+            if not fits and getattr(self, key) != field.get_default(call_default_factory=True):
+                kinds = _OF_ONE_LANGUAGE_MODEL.get(key) or " or ".join(_LANGUAGE_MODELS)
+                raise ValueError(f"{key} is a setting of kind {kinds}")
+        if is_language_model and self.model is None:
+            raise ValueError(f"model must be set for kind {self.kind!r}")
+        if self.kind == "openai_server" and not self.base_url:
+            raise ValueError("base_url must be set for kind 'openai_server'")
+        return self
+
+
+class DeferralConfig(Section):
     """When not to trust a forecast and let the GPU decide. Deferred always means measured.
 
     Uncertain candidates come before the promising ones, the least confident first, as far as ``share`` or
@@ -102,20 +134,29 @@ class DeferralConfig(_Section):
             raise ValueError("thresholds from a target risk are not available in this version; set threshold")
 
 
-class BudgetConfig(_Section):
+class BudgetConfig(Section):
     """What the real evaluator may cost.
 
     Attributes:
         measurements: calls of the real evaluator, the reference's own included; ``None`` means as many as
             the host would have made (its iterations and the initial program).
         gpu_seconds: seconds that those calls may take in sum.
+        count_forecasting: whether ``gpu_seconds`` pays for the GPUs of the forecaster too, at the price that its
+            own settings name.
     """
 
     measurements: Annotated[int, Field(ge=1)] | None = None
     gpu_seconds: Annotated[float, Field(gt=0)] | None = None
+    count_forecasting: bool = False
+
+    @model_validator(mode="after")
+    def _counts_within_a_limit(self) -> BudgetConfig:
+        if self.count_forecasting and self.gpu_seconds is None:
+            raise ValueError("count_forecasting needs gpu_seconds, the limit that it counts in")
+        return self
 
 
-class GuardConfig(_Section):
+class GuardConfig(Section):
     """When the surrogate loses its slots to chance.
 
     Attributes:
@@ -129,7 +170,7 @@ class GuardConfig(_Section):
     prior_pairs: Annotated[float, Field(gt=0)] = 16.0
 
 
-class PoolConfig(_Section):
+class PoolConfig(Section):
     """How candidates gather before a decision.
 
     Attributes:
@@ -139,7 +180,7 @@ class PoolConfig(_Section):
     max_wait_s: Annotated[float, Field(gt=0)] = 30.0
 
 
-class MetricConfig(_Section):
+class MetricConfig(Section):
     """How a speed-up is read from what the user's evaluator returns.
 
     Attributes:
@@ -160,7 +201,7 @@ class MetricConfig(_Section):
     max_speedup: Annotated[float, Field(gt=1)] = 1000.0
 
 
-class SurrogateConfig(_Section):
+class SurrogateConfig(Section):
     """The whole section; every field has a default.
 
     Attributes:
@@ -181,6 +222,7 @@ class SurrogateConfig(_Section):
         metric: how a speed-up is read from the evaluator's result.
         device: hardware name for forecasts and ledger; ``auto`` asks the machine.
         task: name of the task; ``None`` takes the name of the program's folder.
+        shapes: the inputs that kernels are timed on, in words, for forecasters that read them.
         ledger: SQLAlchemy URL or path; ``None`` puts ``ledger.sqlite3`` into the run's folder.
         seed: seed of every random choice of the plugin.
     """
@@ -201,8 +243,16 @@ class SurrogateConfig(_Section):
     metric: MetricConfig = MetricConfig()
     device: Annotated[str, Field(min_length=1, max_length=200)] = "auto"
     task: Annotated[str, Field(max_length=400)] | None = None
+    shapes: Annotated[str, Field(max_length=2000)] | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _forecasts_that_count_have_a_price(self) -> SurrogateConfig:
+        free = [m.kind for m in self.forecaster.members() if m.kind == "openai_server" and not m.server_gpus]
+        if self.budget.count_forecasting and free:
+            raise ValueError("budget.count_forecasting needs the forecaster's price: set server_gpus")
+        return self
 
 
 def parse_surrogate_config(section: Any) -> SurrogateConfig:
@@ -258,6 +308,11 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
 
 def _located(forecaster: ForecasterConfig, folder: Path) -> ForecasterConfig:
     """The setting with its relative paths relative to a folder: a run does not work where its file lies."""
-    path = None if forecaster.path is None else str(folder / forecaster.path)
+    located = {
+        name: str(folder / path)
+        for name in ("path", "lora")
+        if (path := getattr(forecaster, name)) is not None
+    }
     experts = [_located(expert, folder) for expert in forecaster.experts]
-    return forecaster.model_copy(update={"path": path, "experts": experts})
+    inner = None if forecaster.forecaster is None else _located(forecaster.forecaster, folder)
+    return forecaster.model_copy(update={**located, "experts": experts, "forecaster": inner})

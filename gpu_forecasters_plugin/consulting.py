@@ -31,6 +31,7 @@ class Consultant:
         self._history = history
         self._identity = identity
         self._anchor = config.anchor
+        self._shapes = config.shapes or ""
         self._breaker = OutageBreaker()
         self._observed_revision = 0
 
@@ -65,6 +66,8 @@ class Consultant:
                 self._identity.task,
                 self._identity.device,
                 candidate.parent_code,
+                self._shapes,
+                self._history.reference_time_us,
             )
             for candidate in candidates
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal
 
@@ -57,6 +57,8 @@ class Query:
         task: name of the task.
         device: hardware name.
         parent_code: the program that the candidate was derived from, when known.
+        shapes: the inputs that the kernel is timed on, in words; empty when not known.
+        reference_time_us: measured time of the reference; ``None`` when it has none.
     """
 
     candidate_key: str
@@ -67,17 +69,33 @@ class Query:
     task: str = ""
     device: str = ""
     parent_code: str | None = None
+    shapes: str = ""
+    reference_time_us: float | None = None
 
 
 @dataclass(frozen=True)
 class ForecastCost:
-    """What a forecast cost; zeros for models that run in process."""
+    """What a forecast cost; zeros for models that run in process.
+
+    Attributes:
+        seconds: from the question to its answer, waiting included.
+        prompt_tokens: of the prompt, cached ones included.
+        cached_tokens: of these, the ones that a prefix cache answered.
+        completion_tokens: of the answer, reasoning included.
+        reasoning_tokens: of these, the ones that the model thought with.
+        gpu_seconds: of the GPUs that the model runs on; 0 unless their number is configured.
+    """
 
     seconds: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    gpu_seconds: float = 0.0
+
+    def __add__(self, other: ForecastCost) -> ForecastCost:
+        """What both cost together."""
+        return ForecastCost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ForecastCost)))
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,11 @@ class Forecast:
         source: name of the forecaster that they come from.
         cost: tokens and seconds.
         components: for combined forecasts, the probabilities of each expert by name.
+        covered_mass: probability that the model gave to the eight bins together, of all that it might have
+            answered; ``None`` where no such number is known.
+        suspicions: why it must not be trusted; with any, its candidate is deferred to the GPU whatever its
+            confidence.
+        disagrees: the model named another bin than the one it gave the largest probability.
     """
 
     probabilities: tuple[float, ...]
@@ -97,6 +120,9 @@ class Forecast:
     source: str = ""
     cost: ForecastCost = ForecastCost()
     components: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    covered_mass: float | None = None
+    suspicions: tuple[str, ...] = ()
+    disagrees: bool = False
 
     def __post_init__(self) -> None:
         probabilities = self.probabilities
@@ -106,6 +132,8 @@ class Forecast:
             raise ValueError(f"probabilities lie in [0, 1], got {probabilities}")
         if abs(math.fsum(probabilities) - 1.0) > _SUM_TOLERANCE:
             raise ValueError(f"probabilities sum to 1, got {math.fsum(probabilities)!r}")
+        if self.covered_mass is not None and not 0.0 <= self.covered_mass <= 1.0 + _SUM_TOLERANCE:
+            raise ValueError(f"a covered mass lies in [0, 1], got {self.covered_mass!r}")
 
     @classmethod
     def from_weights(
@@ -196,6 +224,7 @@ class ForecastFailure:
     detail: str = ""
     source: str = ""
     cost: ForecastCost = ForecastCost()
+    suspicions: tuple[str, ...] = ()
 
 
 ForecastOutcome = Forecast | ForecastFailure

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Gate:
             forecaster: whom to ask; belongs to this gate from now on.
             ledger: where everything is written.
             config: the ``surrogate:`` section; all defaults when left out.
-            identity: what a resume must agree with; task, reference and seed when left out.
+            identity: what a resume must agree with; task, reference, device, forecaster and seed when left out.
             run_name: name of the run in the ledger.
             policy: selection policy instead of the configured one.
             rule: ranking rule instead of the configured one.
@@ -74,11 +75,18 @@ class Gate:
         self.config = config or SurrogateConfig()
         self.reference = reference
         self._ledger = ledger
-        self._budget = Budget(self.config.budget.measurements, self.config.budget.gpu_seconds)
+        limits = self.config.budget
+        self._budget = Budget(limits.measurements, limits.gpu_seconds, limits.count_forecasting)
         self._lock = threading.RLock()
         self._reserved: dict[int, str] = {}
         identity = identity or RunIdentity(
-            self.config.task or "", reference.key, forecaster=forecaster.name, seed=self.config.seed
+            self.config.task or "",
+            reference.key,
+            device="" if self.config.device == "auto" else self.config.device,
+            forecaster=forecaster.name,
+            model=forecaster.model,
+            prompt_hash=forecaster.prompt_hash,
+            seed=self.config.seed,
         )
         self.identity = identity
         self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
@@ -92,7 +100,12 @@ class Gate:
     def remaining(self) -> int | None:
         """Measurements that may still be decided on; ``None`` without a limit."""
         with self._lock:
-            return self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
+            return self._remaining()
+
+    def _remaining(self, settled: int = 0, forecast_gpu_seconds: float = 0.0) -> int | None:
+        use = self._ledger.budget_use(forecasts=self._budget.count_forecasting)
+        reserved = len(self._reserved) + settled
+        return self._budget.remaining(use, reserved, forecast_gpu_seconds=forecast_gpu_seconds)
 
     def budget_spent(self) -> bool:
         """Whether no measurement may be decided on any more."""
@@ -168,12 +181,14 @@ class Gate:
             self._history.refresh()
             self._consultant.observe()
             drafts, fresh = self._settle_without_forecast(candidates)
-            remaining = self._budget.remaining(self._ledger.budget_use(), len(self._reserved))
-            if remaining is not None:
-                remaining -= sum(draft.action is Action.MEASURE for draft in drafts.values())
+            settled = sum(draft.action is Action.MEASURE for draft in drafts.values())
+            remaining = self._remaining(settled)
             started = time.perf_counter()
             outcomes = self._consultant.forecast(fresh) if remaining != 0 and not measure_all else {}
             pool = self._pool_draft(len(candidates), time.perf_counter() - started)
+            price = math.fsum(outcome.cost.gpu_seconds for outcome in outcomes.values())
+            if self._budget.count_forecasting and price:
+                remaining = self._remaining(settled, price)
             drafts |= self._chooser.choose(
                 fresh, outcomes, pool, self._pools, remaining, measure_all=measure_all
             )

@@ -93,6 +93,12 @@ class History:
         """A measurement with its payload, which stays in the ledger until somebody wants it."""
         return replace(result.measurement, payload=self._ledger.payload(result.decision_id))
 
+    @property
+    def reference_time_us(self) -> float | None:
+        """Measured time of the reference; ``None`` while it has none."""
+        result = self._answers.get(self._reference.key)
+        return None if result is None else result.measurement.time_us
+
     def last_of(self, candidate_key: str) -> Measurement | None:
         """The latest result of a source, whether or not it answers for it."""
         found = [r for _, r in sorted(self._results.items()) if r.candidate_key == candidate_key]

@@ -21,6 +21,7 @@ _WANTED = {
     "string_unicode": "text of whole Unicode characters",
     "list_type": "a list",
     "model_type": "a mapping of settings",
+    "dict_type": "a mapping",
     "string_too_short": "text that is not empty",
     "string_too_long": "shorter text",
 }
@@ -32,6 +33,12 @@ _LIMITS = {
 }
 _CHOICES = ("literal_error", "enum")
 _LONGEST_SHOWN = 80
+_MOST_LISTED = 16
+_URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
+_NAMED_SECRET = re.compile(
+    r"((?:token|key|password|secret|authorization)': )('[^']*'?|\"[^\"]*\"?)", re.IGNORECASE
+)
+_URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], root: str = "") -> str:
@@ -46,7 +53,7 @@ def first_problem(error: ValidationError, model: type[BaseModel], root: str = ""
     location, kind = problem["loc"], problem["type"]
     path = ".".join(str(step) for step in (root, *location) if step != "")
     if kind in ("extra_forbidden", "invalid_key"):
-        known = list(_model_at(model, location[:-1]).model_fields)
+        known = _keys(_model_at(model, location[:-1]))
         return f"{path}: unknown key; {_nearest(str(location[-1]), known)}"
     if kind == "missing":
         return f"{path}: is missing"
@@ -98,7 +105,17 @@ def _as_mapping(model: type[BaseModel], given: Any, key: str) -> str:
             continue
         text = _cut(given) if isinstance(given, str) else _shown(given).lower()
         return f"write {key}{{{name}: {text}}}"
-    return f"its keys are {', '.join(model.model_fields)}"
+    return f"its keys are {_listed(_keys(model))}"
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """The settings of a section, its own before those that it takes over."""
+    return sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
+
+
+def _listed(names: list[str]) -> str:
+    shown = names[:_MOST_LISTED]
+    return ", ".join([*shown, "..."] if len(names) > len(shown) else shown)
 
 
 def _model_at(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
@@ -114,7 +131,7 @@ def _model_at(model: type[BaseModel], location: tuple[str | int, ...]) -> type[B
 
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {_listed(known)}"
 
 
 def _number(text: str) -> float | None:
@@ -129,9 +146,14 @@ def _shown(value: Any) -> str:
     if value is None:
         return "null"
     try:
-        return _cut(repr(value))
+        return _cut(_without_secrets(repr(value)))
     except ValueError:  # an integer of more digits than Python writes
         return "a number of thousands of digits"
+
+
+def _without_secrets(text: str) -> str:
+    """The text without the users, passwords and queries of URLs, and without what a key calls a secret."""
+    return _NAMED_SECRET.sub(r"\1***", _URL_QUERY.sub("?***", _URL_USER.sub("***@", text)))
 
 
 def _cut(text: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from helpers import Command, Said
 
+from gpu_forecasters_plugin.cli import main
 from gpu_forecasters_plugin.ledger import Ledger
 
 
@@ -28,3 +31,18 @@ def ledger(tmp_path: Path, empty_ledger: Path) -> Ledger:
     path = tmp_path / "ledger.sqlite3"
     path.write_bytes(empty_ledger.read_bytes())
     return Ledger(path)
+
+
+@pytest.fixture
+def gpu_forecasters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command of that name, in this process."""
+
+    def run(*arguments: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["gpu-forecasters", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        said = capsys.readouterr()
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    return run

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ from gpu_forecasters_plugin.forecast import Query
 from gpu_forecasters_plugin.forecasters import Forecaster, ScriptedForecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with and printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
 
 
 def write_pool(path: Path, blocks: int = 4) -> Path:

@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from gpu_forecasters_plugin.compare.arms import Arm
-from gpu_forecasters_plugin.compare.inprocess import kernel_seconds
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import HostError
@@ -63,10 +62,10 @@ class OpenEvolveHost:
                 iterations=budget - 1,
                 workers=MEASURE_WORKERS,
             )
-            config = arm.seeded(seed, budget, pool.operation)
+            config = arm.seeded(seed, budget, pool)
             command = self._command(task, folder, config)
             self._execute(command, folder, calls, on_measurements)
-        return self._result(pool, arm.name, seed, folder, calls)
+        return self._result(pool, arm, seed, folder, calls)
 
     @staticmethod
     def _command(task: OpenEvolveTask, folder: Path, config: SurrogateConfig | None) -> list[str]:
@@ -104,15 +103,16 @@ class OpenEvolveHost:
             raise HostError(f"OpenEvolve ended with {process.returncode} (log: {log}): {' '.join(tail)}")
 
     @staticmethod
-    def _result(pool: RecordedPool, arm: str, seed: int, folder: Path, calls: Path) -> ArmRun:
+    def _result(pool: RecordedPool, arm: Arm, seed: int, folder: Path, calls: Path) -> ArmRun:
         rows: list[dict[str, Any]] = [json.loads(line) for line in calls.read_text().splitlines()]
         speedups = [row["combined_score"] if row["outcome"] == "ok" else None for row in rows]
-        seconds = sum(kernel_seconds(pool, row["id"]) for row in rows if row["id"] is not None)
-        considered = len(rows)
+        seconds = sum(arm.price(pool, row["id"]) for row in rows if row["id"] is not None)
+        considered, forecasting = len(rows), 0.0
         summary = folder / "run" / "summary.json"
         if summary.exists():
-            considered = json.loads(summary.read_text())["candidates_considered"]
-        return ArmRun(arm, seed, best_so_far(speedups), considered, seconds)
+            ended = json.loads(summary.read_text())
+            considered, forecasting = ended["candidates_considered"], ended["forecasting"]["gpu_seconds"]
+        return ArmRun(arm.name, seed, best_so_far(speedups), considered, seconds, forecasting)
 
 
 def _lines(path: Path) -> int:

@@ -159,7 +159,9 @@ class FilteredRun:
             device.driver,
             BINS.name,
             forecaster.name,
-            seed=section.seed,
+            forecaster.model,
+            forecaster.prompt_hash,
+            section.seed,
         )
         self.ledger = Ledger(section.ledger or LEDGER_FILE, base=settings.folder())
         run_name = "run" if section.ledger is None else f"{settings.folder().resolve()}"

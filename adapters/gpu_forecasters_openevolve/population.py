@@ -20,10 +20,25 @@ from gpu_forecasters_openevolve.replies import is_admissible
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.errors import HostError
 
-__all__ = ["SUPPORTED_VERSIONS", "guard_population"]
+__all__ = ["SUPPORTED_VERSIONS", "guard_population", "hooked_method"]
 
 SUPPORTED_VERSIONS = "0.4.1 and newer 0.4 releases"
 _PARAMETERS = ["self", "program", "iteration", "target_island"]
+
+
+def hooked_method() -> Callable[..., Any]:
+    """The method that the check sits in front of.
+
+    Raises:
+        HostError: this OpenEvolve has no such method.
+    """
+    method: Callable[..., Any] | None = getattr(ProgramDatabase, "add", None)
+    if method is None or list(inspect.signature(method).parameters) != _PARAMETERS:
+        raise HostError(
+            f"OpenEvolve {version('openevolve')} manages its population differently; "
+            f"install OpenEvolve {SUPPORTED_VERSIONS}"
+        )
+    return method
 
 
 def guard_population(on_processed: Callable[[str, bool], None]) -> Callable[[], None]:
@@ -39,12 +54,7 @@ def guard_population(on_processed: Callable[[str, bool], None]) -> Callable[[], 
     Raises:
         HostError: this OpenEvolve has no such method.
     """
-    original: Callable[..., Any] = getattr(ProgramDatabase, "add", None)  # type: ignore[assignment]
-    if original is None or list(inspect.signature(original).parameters) != _PARAMETERS:
-        raise HostError(
-            f"OpenEvolve {version('openevolve')} manages its population differently; "
-            f"install OpenEvolve {SUPPORTED_VERSIONS}"
-        )
+    original = hooked_method()
 
     @wraps(original)
     def add(

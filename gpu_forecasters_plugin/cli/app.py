@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from gpu_forecasters_plugin._version import __version__
+from gpu_forecasters_plugin.cli.doctor import doctor_command
+from gpu_forecasters_plugin.cli.forecast import forecast_command
 from gpu_forecasters_plugin.cli.ledger import ledger_app
 from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError, MissingExtraError
 from gpu_forecasters_plugin.printable import printable
@@ -44,6 +46,11 @@ def _top(
 
 
 app.add_typer(ledger_app)
+app.command(
+    "forecast",
+    epilog="Example: gpu-forecasters forecast --reference initial_program.py --candidate kernel.py",
+)(forecast_command)
+app.command("doctor", epilog="Example: gpu-forecasters doctor --config config.yaml")(doctor_command)
 
 
 class _OpenEvolveCommand(TyperCommand):
@@ -117,8 +124,18 @@ def compare_command(
     surrogate: Annotated[
         Path | None, typer.Option("--surrogate", help="YAML with the surrogate: section to compare.")
     ] = None,
+    measurement_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--measurement-seconds",
+            help="GPU-seconds that a measurement takes in reality; default: the recorded kernel time.",
+        ),
+    ] = None,
 ) -> None:
     """Compare searches with and without the filter at exactly the same number of GPU measurements.
+
+    With surrogate.budget.count_forecasting, every arm gets the same GPU-seconds (surrogate.budget.gpu_seconds)
+    for measuring and forecasting together instead, and --budget is the most that it may measure.
 
     Ctrl-C ends it with exit code 130, SIGTERM with 143; the searches that had finished are kept, and the same
     command goes on with the others.
@@ -141,6 +158,7 @@ def compare_command(
             arms=names,
             surrogate=section,
             out=out,
+            measurement_seconds=measurement_seconds,
         )
     print_result(summary, out)
 

@@ -43,8 +43,12 @@ def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -
 
 
 def _seconds(summary: Row) -> str:
-    limit = summary["budget_gpu_seconds"]
-    return f"{summary['gpu_seconds']:.1f}{'' if limit is None else f' of {limit:g}'} s in the evaluator"
+    limit, spent = summary["budget_gpu_seconds"], summary["gpu_seconds"]
+    where = "in the evaluator"
+    if summary["budget_counts_forecasting"]:
+        spent += summary["forecasting"]["gpu_seconds"]
+        where += " and in forecasting"
+    return f"{spent:.1f}{'' if limit is None else f' of {limit:g}'} s {where}"
 
 
 def _table(title: str, headings: Mapping[str, str]) -> Table:

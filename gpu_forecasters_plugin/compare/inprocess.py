@@ -17,7 +17,7 @@ from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.config import SurrogateConfig
-from gpu_forecasters_plugin.decision import Measurement, Outcome, Reason
+from gpu_forecasters_plugin.decision import Measurement, Reason
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
@@ -34,14 +34,22 @@ _MAX_DRAWS = 300
 
 
 class _Search:
-    """Proposals and measurements of one search; selection is the caller's."""
+    """Proposals and measurements of one search; selection is the caller's.
 
-    def __init__(self, pool: RecordedPool, graph: ProposalGraph, seed: int) -> None:
+    Attributes:
+        measured: speed-up by id, in the order of measuring; ``None`` for failures.
+        refused: ids that are no kernels.
+        seconds: GPU-seconds of the measurements.
+    """
+
+    def __init__(self, pool: RecordedPool, arm: Arm, graph: ProposalGraph, seed: int) -> None:
         self._pool = pool
+        self._arm = arm
         self._graph = graph
         self._random = random.Random(f"inprocess/{seed}")
-        self.measured: dict[str, float | None] = {pool.reference_id: 1.0}
+        self.measured: dict[str, float | None] = {}
         self.refused: set[str] = set()
+        self.seconds = 0.0
 
     def parents(self) -> list[str]:
         """The best kernel, and another drawn by rank."""
@@ -78,14 +86,9 @@ class _Search:
         """What was recorded for a candidate."""
         candidate = self._pool.candidates[name]
         self.measured[name] = speedup = self._pool.speedup(name)
-        seconds = kernel_seconds(self._pool, name)
+        seconds = self._arm.price(self._pool, name)
+        self.seconds += seconds
         return Measurement(candidate.outcome, candidate.time_us, speedup, seconds, candidate.error)
-
-
-def kernel_seconds(pool: RecordedPool, name: str) -> float:
-    """Kernel time that measuring a candidate took, in seconds: repeats times median; 0 for failures."""
-    time_us = pool.candidates[name].time_us
-    return 0.0 if time_us is None else time_us * 1e-6 * pool.repeats
 
 
 class InProcessHost:
@@ -103,32 +106,34 @@ class InProcessHost:
         on_measurements: Callable[[int], None] = lambda done: None,
     ) -> ArmRun:
         """Search until the budget is spent, or nothing new is left to propose."""
-        search = _Search(pool, ProposalGraph.from_pool(pool), seed)
-        config = arm.seeded(seed, budget, pool.operation)
-        on_measurements(1)
+        search = _Search(pool, arm, ProposalGraph.from_pool(pool), seed)
+        config = arm.seeded(seed, budget, pool)
+        forecasting = 0.0
         if config is None:
-            considered, order = self._without_filter(search, budget, on_measurements)
+            considered = self._without_filter(search, pool, arm, budget, on_measurements)
         else:
-            considered, order = self._with_filter(search, pool, config, budget, folder, on_measurements)
-        speedups = [pool.speedup(name) for name in order]
-        seconds = math.fsum(kernel_seconds(pool, name) for name in order)
-        return ArmRun(arm.name, seed, best_so_far(speedups), considered, seconds)
+            considered, forecasting = self._with_filter(search, pool, config, budget, folder, on_measurements)
+        curve = best_so_far(list(search.measured.values()))
+        return ArmRun(arm.name, seed, curve, considered, search.seconds, forecasting)
 
     @staticmethod
     def _without_filter(
-        search: _Search, budget: int, on_measurements: Callable[[int], None]
-    ) -> tuple[int, list[str]]:
-        considered = 1
-        while len(search.measured) < budget:
-            step = min(PARENTS * MEASURED_PER_PARENT, budget - len(search.measured))
-            proposals = search.propose(step)
-            if not proposals:
-                break
-            considered += len(proposals)
-            for name, _ in proposals:
+        search: _Search, pool: RecordedPool, arm: Arm, budget: int, on_measurements: Callable[[int], None]
+    ) -> int:
+        """How many candidates were considered."""
+        limit = math.inf if arm.gpu_seconds is None else arm.gpu_seconds
+        proposals = [pool.reference_id]
+        considered = 0
+        while proposals:
+            for name in proposals:
+                if search.seconds >= limit:
+                    return considered
+                considered += 1
                 search.measure(name)
             on_measurements(len(search.measured))
-        return considered, list(search.measured)
+            step = min(PARENTS * MEASURED_PER_PARENT, budget - len(search.measured))
+            proposals = [name for name, _ in search.propose(step)]
+        return considered
 
     @staticmethod
     def _with_filter(
@@ -138,16 +143,19 @@ class InProcessHost:
         budget: int,
         folder: Path,
         on_measurements: Callable[[int], None],
-    ) -> tuple[int, list[str]]:
+    ) -> tuple[int, float]:
+        """How many candidates were considered, and the GPU-seconds of their forecasts."""
         folder.mkdir(parents=True, exist_ok=True)
         reference = _candidate(pool, pool.reference_id)
         forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=pool.operation)
-        gate = Gate(reference, forecaster, Ledger(folder / "ledger.sqlite3"), config)
+        ledger = Ledger(folder / "ledger.sqlite3")
+        gate = Gate(reference, forecaster, ledger, config)
         (first,) = gate.ask([reference])
-        gate.tell(first.id, Measurement(Outcome.OK, pool.reference.time_us, 1.0))
+        gate.tell(first.id, search.measure(pool.reference_id))
+        on_measurements(1)
         considered = 1
         size = PARENTS * MEASURED_PER_PARENT * config.oversample
-        while len(search.measured) < budget:
+        while not gate.budget_spent():
             proposals = search.propose(size)
             if not proposals:
                 break
@@ -159,7 +167,7 @@ class InProcessHost:
                 elif decision.reason is Reason.INVALID_SOURCE:
                     search.refused.add(candidate.id)
             on_measurements(len(search.measured))
-        return considered, list(search.measured)
+        return considered, ledger.budget_use(forecasts=True).forecast_gpu_seconds or 0.0
 
 
 _candidates: dict[tuple[int, str, str | None], Candidate] = {}

@@ -36,7 +36,7 @@ class KeptRuns:
     def _identity(self, arm: Arm) -> str:
         """Hash of all that a search's result depends on, its seed apart."""
         config = None if arm.config is None else arm.config.model_dump(mode="json")
-        return _digest([self._setting, config])
+        return _digest([self._setting, config, arm.gpu_seconds, arm.measurement_seconds])
 
     def find(self, arm: Arm, seed: int) -> ArmRun | None:
         """The search of an earlier command that was the same; ``None`` when it has to be run."""

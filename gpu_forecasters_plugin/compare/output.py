@@ -86,12 +86,23 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
             highlight=False,
         )
     used = {count for arm in summary["arms"].values() for count in arm["measurements_used"]}
-    if used != {summary["budget"]}:
+    if summary.get("budget_gpu_seconds") is not None:
+        console.print(_seconds(summary), highlight=False)
+    elif used != {summary["budget"]}:
         console.print(
             "note: not every search spent its budget; the host ran out of new proposals", highlight=False
         )
     plot, numbers = (printable(str(out / name)) for name in ("curves.png", "summary.json"))
     console.print(f"plot: {plot}   numbers: {numbers}", highlight=False, soft_wrap=True)
+
+
+def _seconds(summary: Mapping[str, Any]) -> str:
+    """What every arm spent of a budget that forecasts count in."""
+    spent = ", ".join(
+        f"{name} {np.mean(arm['gpu_seconds']):.3g} + {np.mean(arm['forecast_gpu_seconds']):.3g}"
+        for name, arm in summary["arms"].items()
+    )
+    return f"GPU-seconds of {summary['budget_gpu_seconds']:g}, measuring + forecasting, means: {spent}"
 
 
 def curves_image(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any]) -> bytes:

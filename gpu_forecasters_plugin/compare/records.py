@@ -22,7 +22,8 @@ class ArmRun:
         seed: seed of the search; arms with the same seed are paired.
         curve: best speed-up over the reference after each measurement; the first is the reference's own, 1.0.
         candidates_considered: proposals that were decided on.
-        gpu_seconds: kernel time of the measurements as recorded: their repeats times their medians.
+        gpu_seconds: of the measurements: their kernel times as recorded (repeats times medians), or as priced.
+        forecast_gpu_seconds: of the forecasts, as far as their price is configured.
     """
 
     arm: str
@@ -30,6 +31,7 @@ class ArmRun:
     curve: tuple[float, ...]
     candidates_considered: int
     gpu_seconds: float
+    forecast_gpu_seconds: float = 0.0
 
     @property
     def best_speedup(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,14 @@ def _openevolve_host() -> CompareHost:
     return OpenEvolveHost()
 
 
-def _check(pool: RecordedPool, host: str, budget: int, seeds: int) -> None:
+def _check(
+    pool: RecordedPool,
+    host: str,
+    budget: int,
+    seeds: int,
+    surrogate: SurrogateConfig,
+    measurement_seconds: float | None,
+) -> None:
     if host not in HOST_NAMES:
         raise ConfigError(f"unknown host {host!r}; there are: {', '.join(HOST_NAMES)}")
     if not 2 <= budget <= len(pool.candidates):
@@ -43,6 +51,11 @@ def _check(pool: RecordedPool, host: str, budget: int, seeds: int) -> None:
         )
     if not 1 <= seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds is at least 1 and at most {_MOST_SEEDS}, got {seeds}")
+    if measurement_seconds is not None and not 0.0 < measurement_seconds < math.inf:
+        raise ConfigError(f"--measurement-seconds is above 0 and finite, got {measurement_seconds}")
+    if surrogate.budget.count_forecasting and host != InProcessHost.name:
+        # A replay through a real host takes seconds of its own, which are not the GPU's.
+        raise ConfigError("surrogate.budget.count_forecasting is compared with --host inprocess only")
 
 
 def _all_runs(
@@ -88,6 +101,7 @@ def run_comparison(
     arms: Sequence[str],
     surrogate: SurrogateConfig,
     out: Path,
+    measurement_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Compare arms at equal budget.
 
@@ -97,8 +111,11 @@ def run_comparison(
         budget: measurements of each search, the reference's included.
         seeds: number of paired seeds, 0 to ``seeds`` - 1.
         arms: names of the arms.
-        surrogate: configuration of the arm ``surrogate``.
+        surrogate: configuration of the arm ``surrogate``. Where its budget counts forecasting, every arm gets its
+            ``gpu_seconds`` for measuring and forecasting together, and ``budget`` is the most it may measure.
         out: folder for ``summary.json``, ``curves.png`` and the runs.
+        measurement_seconds: GPU-seconds that a measurement takes, compiling and checking included; ``None``: the
+            kernel's own time as recorded.
 
     Returns:
         The content of ``summary.json``.
@@ -110,10 +127,10 @@ def run_comparison(
         HostError: a search was ended from outside; those that had finished are kept for the same call.
     """
     pool = open_pool(source)
-    _check(pool, host, budget, seeds)
+    _check(pool, host, budget, seeds, surrogate, measurement_seconds)
     hold_folder(out)
     try:
-        chosen = build_arms(arms, pool, surrogate, out.resolve())
+        chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds)
         kept = KeptRuns(out, pool, host, budget)
         found = _all_runs(pool, chosen, seeds, budget, host, out, kept)
         runs = {
@@ -122,6 +139,7 @@ def run_comparison(
         }
         summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
         summary["device"] = pool.device
+        summary["budget_gpu_seconds"] = chosen[0].gpu_seconds
         write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
         write_atomically(out / "curves.png", curves_image(runs, summary))
         kept.clear()

@@ -85,6 +85,7 @@ def summarise(
             "curve": [list(run.curve) for run in found],
             "candidates_considered": [run.candidates_considered for run in found],
             "gpu_seconds": [run.gpu_seconds for run in found],
+            "forecast_gpu_seconds": [run.forecast_gpu_seconds for run in found],
         }
         for name, found in runs.items()
     }

@@ -7,6 +7,7 @@ from gpu_forecasters_plugin.forecasters.learned import LearnedForecaster, WarmSt
 from gpu_forecasters_plugin.forecasters.mixture import MixtureForecaster
 from gpu_forecasters_plugin.forecasters.oracle import InvertedForecaster, OracleForecaster
 from gpu_forecasters_plugin.forecasters.random_ import RandomForecaster
+from gpu_forecasters_plugin.forecasters.recalibrated import RecalibratedForecaster
 from gpu_forecasters_plugin.forecasters.replay import ReplayForecaster, load_forecasts
 from gpu_forecasters_plugin.forecasters.scripted import ScriptedForecaster
 
@@ -19,6 +20,7 @@ __all__ = [
     "MixtureForecaster",
     "OracleForecaster",
     "RandomForecaster",
+    "RecalibratedForecaster",
     "ReplayForecaster",
     "ScriptedForecaster",
     "WarmStartTask",

@@ -17,9 +17,16 @@ class Forecaster(ABC):
     raises for what a candidate contains or an endpoint does. The same queries after the same observations give
     the same answers, whatever the order. A forecaster belongs to one gate: its calls come one at a time, from
     any thread. It never sees the budget and decides nothing.
+
+    Attributes:
+        name: what ledgers and reports call it.
+        model: the model that answers, as its endpoint calls it; empty where there is none.
+        prompt_hash: identity of the prompts that it writes; empty where there are none.
     """
 
     name: str = "forecaster"
+    model: str = ""
+    prompt_hash: str = ""
 
     @abstractmethod
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:

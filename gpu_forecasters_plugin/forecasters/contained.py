@@ -34,7 +34,7 @@ class ContainedForecaster(Forecaster):
     """
 
     def __init__(self, inner: Forecaster) -> None:
-        self.name = inner.name
+        self.name, self.model, self.prompt_hash = inner.name, inner.model, inner.prompt_hash
         self.errors = 0
         self._inner = inner
         self._not_learned: str | None = None

@@ -6,9 +6,12 @@ from gpu_forecasters_plugin.config import ForecasterConfig
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.climatology import ClimatologyForecaster
+from gpu_forecasters_plugin.forecasters.language_model.local import VllmLocalForecaster
+from gpu_forecasters_plugin.forecasters.language_model.server import OpenAIServerForecaster
 from gpu_forecasters_plugin.forecasters.learned import LearnedForecaster, warm_start_tasks
 from gpu_forecasters_plugin.forecasters.mixture import MixtureForecaster
 from gpu_forecasters_plugin.forecasters.random_ import RandomForecaster
+from gpu_forecasters_plugin.forecasters.recalibrated import RecalibratedForecaster
 from gpu_forecasters_plugin.forecasters.replay import ReplayForecaster
 
 __all__ = ["build_forecaster", "hedged"]
@@ -32,6 +35,13 @@ def _single(config: ForecasterConfig, seed: int, operation: str) -> Forecaster:
         case "replay":
             assert config.path is not None  # checked with the configuration
             return ReplayForecaster.from_file(config.path)
+        case "openai_server":
+            return OpenAIServerForecaster(config, seed=seed)
+        case "vllm_local":
+            return VllmLocalForecaster(config, seed=seed)
+        case "recalibrated":
+            assert config.forecaster is not None  # checked with the configuration
+            return RecalibratedForecaster(_single(config.forecaster, seed, operation))
         case "mixture":
             experts = [_single(expert, seed, operation) for expert in config.experts]
             try:
@@ -54,6 +64,7 @@ def build_forecaster(config: ForecasterConfig, *, seed: int = 0, operation: str 
     Raises:
         ConfigError: experts of a mixture clash.
         ForecasterError: a file of recorded forecasts cannot be read.
+        MissingExtraError: a language model needs a package that is not installed.
     """
     forecaster = _single(config, seed, operation)
     combined = config.kind in ("mixture", "climatology", "random")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -36,7 +37,7 @@ class MixtureForecaster(Forecaster):
     run's bin frequencies loses its weight, down to exactly zero, where all candidates look alike and
     selection falls back to chance. An expert that fails for a query, or raises, is left out of its forecast. When every
     expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies tell no
-    candidate from another, and an outage must be seen as one.
+    candidate from another, and an outage must be seen as one. What any expert suspects, the mixture suspects.
 
     Args:
         experts: forecasters with names of their own; the mixture owns them.
@@ -74,6 +75,8 @@ class MixtureForecaster(Forecaster):
         if not (prior_rows > 0 and half_life > 0):
             raise ValueError(f"prior_rows and half_life are positive, got {prior_rows!r} and {half_life!r}")
         self.name = name
+        self.model = "+".join(filter(None, (expert.model for expert in members)))
+        self.prompt_hash = _joined([expert.prompt_hash for expert in members if expert.prompt_hash])
         self._experts = [ContainedForecaster(expert) for expert in members]
         self._names = names
         self._informed = [not isinstance(expert, ClimatologyForecaster) for expert in members]
@@ -119,37 +122,40 @@ class MixtureForecaster(Forecaster):
         return [self._pool([answer[index] for answer in answers]) for index in range(len(queries))]
 
     def _pool(self, outcomes: Sequence[ForecastOutcome]) -> ForecastOutcome:
-        cost = _total_cost(outcomes)
+        cost = sum((outcome.cost for outcome in outcomes), ForecastCost())
+        suspicions = tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.suspicions))
         informed = [o for o, useful in zip(outcomes, self._informed, strict=True) if useful]
         if informed and all(isinstance(outcome, ForecastFailure) for outcome in informed):
             first = informed[0]
             assert isinstance(first, ForecastFailure)
-            return ForecastFailure(first.kind, first.detail, first.source or self.name, cost)
-        components = {
-            name: outcome.probabilities
-            for name, outcome in zip(self._names, outcomes, strict=True)
-            if isinstance(outcome, Forecast)
-        }
-        present = np.array([name in components for name in self._names])
+            return ForecastFailure(first.kind, first.detail, first.source or self.name, cost, suspicions)
+        answered = {n: o for n, o in zip(self._names, outcomes, strict=True) if isinstance(o, Forecast)}
+        experts = {name: forecast.probabilities for name, forecast in answered.items()}
+        # What an expert was itself combined from is kept: it learns from it when the run goes on.
+        inner = {name: p for forecast in answered.values() for name, p in forecast.components.items()}
+        covered = [f.covered_mass for f in answered.values() if f.covered_mass is not None]
+        present = np.array([name in answered for name in self._names])
         weights = np.where(present, self._weights, 0.0)
         if weights.sum() <= 0.0:
             weights = present / present.sum()
         elif not present.all():
             # The others speak for the silent one, or the pool would be flatter for want of an answer.
             weights = weights * (self._weights.sum() / weights.sum())
-        pooled = log_pool(np.array([self._logs(components)]), weights[None, :])[0]
+        pooled = log_pool(np.array([self._logs(experts)]), weights[None, :])[0]
         total = math.fsum(pooled)
         return Forecast(
-            tuple(float(p) / total for p in pooled), source=self.name, cost=cost, components=components
+            tuple(float(p) / total for p in pooled),
+            source=self.name,
+            cost=cost,
+            components=inner | experts,
+            covered_mass=min(covered, default=None),
+            suspicions=suspicions,
+            disagrees=any(forecast.disagrees for forecast in answered.values()),
         )
 
 
-def _total_cost(outcomes: Sequence[ForecastOutcome]) -> ForecastCost:
-    costs = [outcome.cost for outcome in outcomes]
-    return ForecastCost(
-        sum(cost.seconds for cost in costs),
-        sum(cost.prompt_tokens for cost in costs),
-        sum(cost.cached_tokens for cost in costs),
-        sum(cost.completion_tokens for cost in costs),
-        sum(cost.reasoning_tokens for cost in costs),
-    )
+def _joined(hashes: Sequence[str]) -> str:
+    """One identity for the prompts of several experts; an only one keeps its own."""
+    if len(hashes) < 2:
+        return "".join(hashes)
+    return hashlib.sha256("+".join(hashes).encode()).hexdigest()[:32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 from gpu_forecasters_plugin.forecast import (
@@ -93,6 +94,7 @@ class InvertedForecaster(Forecaster):
 
     def __init__(self, inner: Forecaster, *, name: str | None = None) -> None:
         self.name = name or f"inverted-{inner.name}"
+        self.model, self.prompt_hash = inner.model, inner.prompt_hash
         self._inner = inner
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -103,7 +105,7 @@ class InvertedForecaster(Forecaster):
         """The mirror image of each forecast; failures stay failures."""
         outcomes = self._inner.forecast(queries)
         return [
-            Forecast(outcome.probabilities[::-1], source=self.name, cost=outcome.cost)
+            replace(outcome, probabilities=outcome.probabilities[::-1], source=self.name, components={})
             if isinstance(outcome, Forecast)
             else outcome
             for outcome in outcomes

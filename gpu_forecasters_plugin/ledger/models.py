@@ -103,6 +103,10 @@ decision = Table(
     Column("cached_tokens", Integer),
     Column("completion_tokens", Integer),
     Column("reasoning_tokens", Integer),
+    Column("forecast_gpu_seconds", Float),
+    Column("covered_mass", Float),
+    Column("suspicions", JSON),
+    Column("disagrees", Boolean),
     Column("created_at", Float, nullable=False),
     Index("ix_decision_run_key", "run_id", "candidate_key"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -39,11 +40,24 @@ __all__ = [
 
 _ESCAPED = "\ufffejson:"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_LONGEST_NAME, _LONGEST_MODEL = 200, 400
+"""Widths of the columns; a mixture's name is made of all its experts' names."""
+
+
+def _bounded(text: str, longest: int) -> str:
+    """The text, or as much of it as fits beside a hash of all of it."""
+    if len(text) <= longest:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
+    return f"{text[: longest - 13]}~{digest}"
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What makes two measurements comparable; a resume must agree in every field."""
+    """What makes two measurements comparable; a resume must agree in every field.
+
+    Names of forecaster and model that are longer than the ledger's columns are cut, and stay distinct.
+    """
 
     task: str
     reference_key: str
@@ -55,6 +69,10 @@ class RunIdentity:
     model: str = ""
     prompt_hash: str = ""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "forecaster", _bounded(self.forecaster, _LONGEST_NAME))
+        object.__setattr__(self, "model", _bounded(self.model, _LONGEST_MODEL))
 
     def first_difference(self, row: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
         """Name, stored and present value of the first field that differs."""
@@ -89,11 +107,20 @@ class Worker:
 
 @dataclass(frozen=True)
 class BudgetUse:
-    """What a run has spent: calls charged, how many of them still run, and seconds of those that ended."""
+    """What a run has spent.
+
+    Attributes:
+        measurements: calls charged.
+        open: how many of them still run.
+        gpu_seconds: seconds of those that ended.
+        forecast_gpu_seconds: GPU-seconds of the forecasts, as far as their price is configured; ``None`` where
+            nobody asked for them.
+    """
 
     measurements: int = 0
     open: int = 0
     gpu_seconds: float = 0.0
+    forecast_gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +204,7 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
         "probabilities": json.dumps(given.probabilities) if given else None,
         "components": json.dumps(dict(given.components)) if given and given.components else None,
         "raw_sum": given.raw_sum if given else None,
-        "source": forecast.source if forecast is not None else None,
+        "source": _bounded(forecast.source, _LONGEST_NAME) if forecast is not None else None,
         "failure": failed.kind.value if failed else None,
         "failure_detail": escape_text(failed.detail) if failed else None,
         "seconds": cost.seconds,
@@ -185,6 +212,10 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
         "cached_tokens": cost.cached_tokens,
         "completion_tokens": cost.completion_tokens,
         "reasoning_tokens": cost.reasoning_tokens,
+        "forecast_gpu_seconds": cost.gpu_seconds,
+        "covered_mass": given.covered_mass if given else None,
+        "suspicions": json.dumps([*forecast.suspicions]) if forecast and forecast.suspicions else None,
+        "disagrees": given.disagrees if given else None,
     }
 
 
@@ -196,15 +227,26 @@ def forecast_from_row(row: Mapping[Any, Any]) -> ForecastOutcome | None:
         row["cached_tokens"] or 0,
         row["completion_tokens"] or 0,
         row["reasoning_tokens"] or 0,
+        row["forecast_gpu_seconds"] or 0.0,
     )
     source = row["source"] or ""
+    suspicions = tuple(row["suspicions"] or ())
     if row["failure"] is not None:
         detail = unescape_text(row["failure_detail"] or "")
-        return ForecastFailure(FailureKind(row["failure"]), detail, source, cost)
+        return ForecastFailure(FailureKind(row["failure"]), detail, source, cost, suspicions)
     if row["probabilities"] is None:
         return None
     components = {name: tuple(values) for name, values in (row["components"] or {}).items()}
-    return Forecast(tuple(row["probabilities"]), row["raw_sum"], source, cost, components)
+    return Forecast(
+        tuple(row["probabilities"]),
+        row["raw_sum"],
+        source,
+        cost,
+        components,
+        row["covered_mass"],
+        suspicions,
+        bool(row["disagrees"]),
+    )
 
 
 def measurement_values(measurement: Measurement) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from gpu_forecasters_plugin.ledger import models
 __all__ = [
     "BUDGET_USE",
     "DECISION_NUMBERS",
+    "FORECAST_GPU_SECONDS",
     "INSERT_POOL",
     "MEASUREMENTS",
     "NEXT_REVISION",
@@ -52,6 +53,11 @@ BUDGET_USE = select(
 ).where(_measurement.c.run_id == _RUN)
 """Measurements paid for, how many of them still run, and the seconds of those that ended."""
 
+FORECAST_GPU_SECONDS = select(func.coalesce(func.sum(_decision.c.forecast_gpu_seconds), 0.0)).where(
+    _decision.c.run_id == _RUN
+)
+"""GPU-seconds of the run's forecasts; reads every decision."""
+
 OPEN_CHARGES = (
     select(
         _measurement.c.decision_id,
@@ -75,7 +81,8 @@ _FORECAST_COLUMNS = [
     _decision.c[name]
     for name in (
         "probabilities components raw_sum source failure failure_detail seconds prompt_tokens "
-        "cached_tokens completion_tokens reasoning_tokens reason sampling_probability"
+        "cached_tokens completion_tokens reasoning_tokens forecast_gpu_seconds covered_mass suspicions "
+        "disagrees reason sampling_probability"
     ).split()
 ]
 

@@ -69,6 +69,8 @@ class Result:
             return None
         code, anchor_speedup, probability = self._observed
         forecast = self._forecast if isinstance(self._forecast, Forecast) else None
+        if forecast is not None and forecast.suspicions:
+            forecast = None  # it was not followed, and says nothing about those that are
         return Observation(
             self.candidate_key,
             unescape_text(code),
@@ -291,11 +293,20 @@ class Ledger:
             connection.execute(update(table).where(table.c.id == row["id"]).values(values))
             return True
 
-    def budget_use(self) -> BudgetUse:
-        """What the run has spent so far."""
+    def budget_use(self, *, forecasts: bool = False) -> BudgetUse:
+        """What the run has spent so far.
+
+        Args:
+            forecasts: count their GPU-seconds too, which reads every decision of the run.
+        """
+        values = {"run": self.run_id}
         with reading(self._engine) as connection:
-            total, unfinished, seconds = connection.execute(statements.BUDGET_USE, {"run": self.run_id}).one()
-        return BudgetUse(total, unfinished, float(seconds))
+            total, unfinished, seconds = connection.execute(statements.BUDGET_USE, values).one()
+            use = BudgetUse(total, unfinished, float(seconds))
+            if not forecasts:
+                return use
+            price = connection.execute(statements.FORECAST_GPU_SECONDS, values).scalar_one()
+        return replace(use, forecast_gpu_seconds=float(price))
 
     def open_charges(self) -> list[Charge]:
         """Measurements that were paid for and have not ended."""

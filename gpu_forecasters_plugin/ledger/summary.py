@@ -15,6 +15,8 @@ __all__ = ["best_over_time", "expected_speedup", "summarise", "summary_lines"]
 
 Row = Mapping[str, Any]
 
+_COSTS = ("seconds", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+
 
 def summarise(ledger: Ledger) -> dict[str, Any]:
     """What the run of this ledger did so far, for ``summary.json``."""
@@ -31,14 +33,27 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "seed": run["seed"],
         "budget": budget.get("measurements"),
         "budget_gpu_seconds": budget.get("gpu_seconds"),
+        "budget_counts_forecasting": budget.get("count_forecasting", False),
         "measurements_used": use.measurements,
         "gpu_seconds": use.gpu_seconds,
         "candidates_considered": len(decisions),
         "best_speedup": best[-1]["speedup"] if best else None,
         "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
         "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
+        "forecasting": _forecasting(decisions),
         "best": best,
         "ledger": ledger.url,
+    }
+
+
+def _forecasting(decisions: Sequence[Row]) -> dict[str, Any]:
+    """What was asked of the forecaster, what it answered, and what that cost."""
+    costs = {name: name for name in _COSTS} | {"gpu_seconds": "forecast_gpu_seconds"}
+    return {
+        "answered": sum(row["probabilities"] is not None for row in decisions),
+        "failures": dict(Counter(row["failure"] for row in decisions if row["failure"] is not None)),
+        "suspicious": sum(bool(row["suspicions"]) for row in decisions),
+        **{name: sum(row[column] or 0 for row in decisions) for name, column in costs.items()},
     }
 
 
@@ -83,7 +98,22 @@ def summary_lines(summary: Row) -> list[str]:
         prefix = f"{action}/"
         counts = {k.removeprefix(prefix): n for k, n in summary["decisions"].items() if k.startswith(prefix)}
         lines.append(_counted(title, counts))
-    return [*lines, _counted("outcomes", summary["outcomes"])]
+    return [*lines, _counted("outcomes", summary["outcomes"]), *_forecasting_lines(summary["forecasting"])]
+
+
+def _forecasting_lines(forecasting: Row) -> list[str]:
+    """Nothing where all went well and cost nothing."""
+    lines = []
+    if forecasting["failures"]:
+        lines.append(_counted("failed forecasts", forecasting["failures"]))
+    if forecasting["suspicious"]:
+        lines.append(f"candidates whose forecast was not to be trusted: {forecasting['suspicious']}")
+    if forecasting["prompt_tokens"]:
+        tokens = {name.removesuffix("_tokens"): forecasting[name] for name in _COSTS if "tokens" in name}
+        lines.append("forecast tokens: " + ", ".join(f"{count} {name}" for name, count in tokens.items()))
+    if forecasting["gpu_seconds"]:
+        lines.append(f"forecasting took {forecasting['gpu_seconds']:.1f} GPU-seconds")
+    return lines
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> str:

@@ -19,11 +19,18 @@ class Member:
         key: identity of the candidate.
         score: what the ranking rule gave its forecast; ``None`` without a forecast.
         confidence: confidence of its forecast, in [0, 1]; ``None`` without a forecast.
+        suspicious: its forecast is not to be followed, whatever its score and confidence.
     """
 
     key: str
     score: float | None = None
     confidence: float | None = None
+    suspicious: bool = False
+
+    @property
+    def rank(self) -> float | None:
+        """The score that it competes with; ``None`` where there is none, or none to be trusted."""
+        return None if self.suspicious else self.score
 
 
 @dataclass(frozen=True)

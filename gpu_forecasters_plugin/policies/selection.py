@@ -90,7 +90,7 @@ class TopFraction(SelectionPolicy):
         return {member.key: choice for member in by_draw[:drawn]}
 
     def _uncertain(self, by_draw: Sequence[Member], chosen: dict[str, Choice]) -> list[tuple[Member, Reason]]:
-        """Members to defer: no forecast first, then the least confident."""
+        """Members to defer: no forecast first, then the suspicious, then the least confident."""
         threshold = self.deferral.threshold
         found: list[tuple[Member, Reason]] = []
         for member in by_draw:
@@ -98,10 +98,10 @@ class TopFraction(SelectionPolicy):
                 continue
             if member.confidence is None:
                 found.append((member, Reason.NO_FORECAST))
-            elif threshold is not None and member.confidence < threshold:
+            elif member.suspicious or (threshold is not None and member.confidence < threshold):
                 found.append((member, Reason.UNCERTAIN))
         # Stable sort: equals keep their seeded draw.
-        found.sort(key=lambda pair: -1.0 if pair[0].confidence is None else pair[0].confidence)
+        found.sort(key=lambda pair: _certainty(pair[0]))
         return found
 
     def _defer(
@@ -117,12 +117,13 @@ class TopFraction(SelectionPolicy):
     @staticmethod
     def _fill_by_rank(by_draw: Sequence[Member], slots: int, chosen: dict[str, Choice]) -> None:
         rest = [member for member in by_draw if member.key not in chosen]
-        ranked = sorted((m for m in rest if m.score is not None), key=lambda m: -(m.score or 0.0))
+        ranked = sorted((m for m in rest if m.rank is not None), key=lambda m: -(m.rank or 0.0))
         for member in ranked[: slots - len(chosen)]:
             chosen[member.key] = Choice(Action.MEASURE, Reason.TOP_FRACTION)
         # Too few forecasts to fill the quota: what is left is decided by the GPU.
-        for member in [m for m in rest if m.score is None][: slots - len(chosen)]:
-            chosen[member.key] = Choice(Action.MEASURE, Reason.NO_FORECAST)
+        for member in [m for m in rest if m.rank is None][: slots - len(chosen)]:
+            reason = Reason.NO_FORECAST if member.score is None else Reason.UNCERTAIN
+            chosen[member.key] = Choice(Action.MEASURE, reason)
 
     def _defer_on_top(self, by_draw: Sequence[Member], state: PoolState, chosen: dict[str, Choice]) -> None:
         room = int(self.deferral.max_fraction * len(by_draw))
@@ -130,3 +131,10 @@ class TopFraction(SelectionPolicy):
             room = min(room, state.remaining - len(chosen))
         for member, reason in self._uncertain(by_draw, chosen)[:room]:
             chosen[member.key] = Choice(Action.MEASURE, reason)
+
+
+def _certainty(member: Member) -> float:
+    """What uncertain members are ordered by; below 0 where there is nothing to be trusted."""
+    if member.confidence is None:
+        return -2.0
+    return -1.0 if member.suspicious else member.confidence

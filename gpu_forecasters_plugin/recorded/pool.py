@@ -81,6 +81,7 @@ class RecordedPool:
         candidates: by id, in the order of the file.
         source: the name or path that :func:`open_pool` finds it by again.
         repeats: runs of a kernel that its time is the median of; 1 unless the file says more.
+        shapes: the inputs that its times are of, in words; empty unless the file says more.
     """
 
     task: str
@@ -91,6 +92,7 @@ class RecordedPool:
     candidates: Mapping[str, RecordedCandidate] = field(repr=False)
     source: str = ""
     repeats: int = 1
+    shapes: str = ""
 
     @property
     def reference(self) -> RecordedCandidate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
@@ -21,6 +22,7 @@ _TIME_RANGE_US = (1e-6, 1e12)
 """Times beyond are no times of kernels, and their ratios would leave what a number can hold."""
 
 _MOST_REPEATS = 10**9
+_LONGEST_SHAPES = 2000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -109,6 +111,18 @@ def _header(rows: list[tuple[int, dict[str, Any]]], name: str) -> dict[str, Any]
     return header
 
 
+def _shapes(header: Mapping[str, Any], where: str) -> str:
+    """The header's shapes in words: ``T=4096, V=32000; T=4096, V=50264``; of another form, as they are written."""
+    shapes = header.get("shapes") or ""
+    if isinstance(shapes, list) and all(isinstance(shape, dict) for shape in shapes):
+        text = "; ".join(", ".join(f"{name}={size}" for name, size in shape.items()) for shape in shapes)
+    else:
+        text = shapes if isinstance(shapes, str) else json.dumps(shapes)
+    if len(text) > _LONGEST_SHAPES or _CONTROL.search(text):
+        raise PoolFileError(f"{where}: 'shapes' must be one line of at most {_LONGEST_SHAPES} characters")
+    return text
+
+
 def _without_repeats(
     candidates: dict[str, RecordedCandidate], lines: Mapping[str, int], name: str, *, strict: bool
 ) -> tuple[dict[str, RecordedCandidate], dict[str, str]]:
@@ -189,4 +203,5 @@ def parse_pool(rows: list[tuple[int, dict[str, Any]]], *, name: str, strict: boo
         candidates=candidates,
         source=name,
         repeats=header.get("repeats", 1),
+        shapes=_shapes(header, f"{name}, line {rows[0][0]} (header)"),
     )

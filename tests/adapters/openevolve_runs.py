@@ -151,7 +151,7 @@ def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
 
 def write_task(
     folder: Path,
-    pool: Path,
+    pool: Path | str,
     api_base: str,
     *,
     evaluator: str = PLAIN,

@@ -13,7 +13,7 @@ from helpers import write_pool
 
 from gpu_forecasters_plugin.cli.app import app
 
-COMMANDS = ["openevolve", "compare"]
+COMMANDS = ["openevolve", "compare", "forecast", "doctor"]
 ELSEWHERE = ["ledger"]  # test_cli_ledger.py
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openevolve_dropin"
 

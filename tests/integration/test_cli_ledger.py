@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import sys
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import candidate, failed, measured, open_gate, surrogate
+from helpers import Command, candidate, failed, measured, open_gate, surrogate
 
-from gpu_forecasters_plugin.cli import main
 from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastCost, ForecastFailure
+from gpu_forecasters_plugin.forecasters import ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
 
 
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(gpu_forecasters: Command) -> Command:
     """``gpu-forecasters ledger``, in this process."""
-
-    def run(*arguments: str | Path) -> Said:
-        monkeypatch.setattr(sys, "argv", ["gpu-forecasters", "ledger", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-            raise SystemExit(0)
-        said = capsys.readouterr()
-        return Said(int(ended.value.code or 0), said.out, said.err)
-
-    return run
+    return partial(gpu_forecasters, "ledger")
 
 
 @pytest.fixture
@@ -86,6 +67,35 @@ def test_out_leaves_the_numbers_in_files(command: Command, run: Path, tmp_path: 
     assert len(rows) == summary["candidates_considered"] == 13
     assert sum(row["expected_speedup"] is not None for row in rows) == 12, "the reference is never forecast"
     assert summary["best"][-1]["speedup"] == summary["best_speedup"] == max(r["speedup"] or 0 for r in rows)
+
+
+def test_what_forecasts_cost_and_which_failed_is_said(command: Command, tmp_path: Path) -> None:
+    cost = ForecastCost(1.0, 100, 80, 2, 0, 0.5)
+    said = [
+        Forecast.from_weights([1.0] * 8, cost=cost),
+        replace(Forecast.from_weights([1.0] * 8, cost=cost), suspicions=("talks",)),
+        ForecastFailure(FailureKind.TIMEOUT, cost=ForecastCost(9.0)),
+    ]
+    config = surrogate(budget={"gpu_seconds": 9, "count_forecasting": True})
+    gate = open_gate(tmp_path, ScriptedForecaster(said), config=config)
+    gate.ask([candidate(number) for number in range(1, 4)])
+    shown = command("show", tmp_path / "ledger.sqlite3", "--out", tmp_path / "shown")
+    assert "failed forecasts 1: 1 timeout" in shown.out
+    assert "candidates whose forecast was not to be trusted: 1" in shown.out
+    assert "forecast tokens: 200 prompt, 160 cached, 4 completion, 0 reasoning" in shown.out
+    assert "forecasting took 1.0 GPU-seconds" in shown.out
+    assert "1.0 of 9 s in the evaluator and in forecasting" in shown.out
+    assert json.loads((tmp_path / "shown" / "summary.json").read_text())["forecasting"] == {
+        "answered": 2,
+        "failures": {"timeout": 1},
+        "suspicious": 1,
+        "seconds": 11.0,
+        "prompt_tokens": 200,
+        "cached_tokens": 160,
+        "completion_tokens": 4,
+        "reasoning_tokens": 0,
+        "gpu_seconds": 1.0,
+    }
 
 
 def test_a_shared_ledger_shows_the_latest_run_or_the_one_that_is_named(

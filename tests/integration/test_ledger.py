@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,17 @@ from helpers import candidate, failed, measured, open_gate, source, surrogate
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Action, Decision, Outcome, Reason
 from gpu_forecasters_plugin.errors import LedgerError, LedgerWriteError, UnknownDecisionError
+from gpu_forecasters_plugin.forecast import (
+    FailureKind,
+    Forecast,
+    ForecastCost,
+    ForecastFailure,
+    ForecastOutcome,
+)
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker, schema
 from gpu_forecasters_plugin.ledger.engine import open_engine, reading, resolve_url
 from gpu_forecasters_plugin.ledger.models import metadata
+from gpu_forecasters_plugin.ledger.records import forecast_from_row
 from gpu_forecasters_plugin.ledger.schema import head_revision
 
 DATA = Path(__file__).parent.parent / "data"
@@ -257,6 +266,29 @@ def test_sources_come_back_as_they_were(run: Ledger, code: str) -> None:
     assert observation is not None and observation.candidate_code == code
 
 
+_COST = ForecastCost(1.5, 1000, 900, 20, 15, 0.25)
+_GIVEN = Forecast.from_weights([1.0] * 8, source="model", cost=_COST, components={"model": (0.125,) * 8})
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        _GIVEN,
+        replace(_GIVEN, covered_mass=0.75, suspicions=("talks", "\u200b"), disagrees=True),
+        ForecastFailure(FailureKind.TRUNCATED, "length", "model", _COST, ("talks",)),
+        None,
+    ],
+    ids=["plain", "doubted", "failed", "none"],
+)
+def test_forecasts_come_back_as_they_were(run: Ledger, outcome: ForecastOutcome | None) -> None:
+    draft = DecisionDraft("c1", candidate(1).key, Action.SKIP, Reason.NOT_SELECTED, forecast=outcome)
+    run.record_pool(PoolDraft(1), [draft], [candidate(1)])
+    assert forecast_from_row(run.decisions()[0]) == outcome
+    spent = 0.0 if outcome is None else 0.25
+    assert run.budget_use(forecasts=True).forecast_gpu_seconds == spent
+    assert run.budget_use().forecast_gpu_seconds is None
+
+
 def test_readers_follow_by_revision(run: Ledger) -> None:
     one, two = (decision.id for decision in decide(run, 2))
     run.charge(one, Worker.current())
@@ -447,7 +479,11 @@ def test_a_saved_ledger_of_each_revision_opens_and_keeps_its_rows(path: Path, sa
     assert found == expected["decisions"]
     assert gate.best_speedup == expected["best_speedup"]
     assert ledger.imported_rows() == expected.get("imported_rows", 0)
-    assert ledger.budget_use().gpu_seconds == expected["gpu_seconds"]
+    use = ledger.budget_use(forecasts=True)
+    assert (use.gpu_seconds, use.forecast_gpu_seconds) == (
+        expected["gpu_seconds"],
+        expected.get("forecast_gpu_seconds", 0.0),
+    )
     assert gate.ask([candidate(99)])[0].measure
 
 
@@ -490,3 +526,11 @@ def test_killed_while_writing_a_ledger_keeps_all_that_it_confirmed(run: Ledger, 
     assert all(charged[int(line[1:])] == "ok" for line in confirmed if line.startswith("r"))
     still_open = run.open_charges()
     assert len(still_open) <= 4 and not any(charge.worker.may_be_alive() for charge in still_open)
+
+
+def test_names_of_any_length_fit_their_columns_and_stay_distinct() -> None:
+    names = ["model-" * 200, "model-" * 200 + "b"]
+    cut = [RunIdentity("task", "key", forecaster=name, model=name) for name in names]
+    assert all(len(identity.forecaster) == 200 and len(identity.model) == 400 for identity in cut)
+    assert cut[0].forecaster != cut[1].forecaster and cut[0].model != cut[1].model
+    assert RunIdentity("task", "key", model="short").model == "short"

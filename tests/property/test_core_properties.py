@@ -26,10 +26,14 @@ from gpu_forecasters_plugin.policies import Member, PoolState, TopFraction, quot
 unit = st.floats(0.0, 1.0)
 weights = st.lists(st.floats(0.0, 1e300), min_size=8, max_size=8).filter(lambda w: sum(w) > 0)
 members = st.lists(
-    st.tuples(st.text(min_size=1, max_size=4), st.none() | st.floats(-5, 5), unit),
+    st.tuples(st.text(min_size=1, max_size=4), st.none() | st.floats(-5, 5), unit, st.booleans()),
     unique_by=lambda row: row[0],
     max_size=24,
-).map(lambda rows: [Member(key, score, None if score is None else sure) for key, score, sure in rows])
+).map(
+    lambda rows: [
+        Member(key) if score is None else Member(key, score, sure, odd) for key, score, sure, odd in rows
+    ]
+)
 deferrals = st.builds(
     DeferralConfig,
     threshold=st.none() | unit,

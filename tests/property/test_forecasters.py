@@ -19,6 +19,7 @@ from gpu_forecasters_plugin.forecasters import (
     MixtureForecaster,
     OracleForecaster,
     RandomForecaster,
+    RecalibratedForecaster,
 )
 from gpu_forecasters_plugin.forecasters.learned.features import extract_features
 
@@ -30,7 +31,7 @@ FRAGMENTS = [
 sources = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
 speedups = st.floats(min_value=1e-6, max_value=1e6)
 measurements = st.lists(st.tuples(sources, speedups), max_size=8)
-KINDS = ["climatology", "learned", "mixture", "random", "oracle", "inverted"]
+KINDS = ["climatology", "learned", "mixture", "random", "oracle", "inverted", "recalibrated"]
 
 
 def key(code: str) -> str:
@@ -50,6 +51,8 @@ def build(kind: str, codes: Sequence[str]) -> Forecaster:
             return RandomForecaster(1)
         case "oracle":
             return OracleForecaster(truth)
+        case "recalibrated":
+            return RecalibratedForecaster(RandomForecaster(1))
     return InvertedForecaster(LearnedForecaster())
 
 
@@ -104,6 +107,22 @@ def test_mixture_weights_stay_bounded(rows: list[tuple[list[float], float]]) -> 
         observations.append(Observation(str(index), "x", speedup, 0, forecast))
     mixture.observe(observations)
     assert all(0.0 <= weight <= 3.0 for weight in mixture.weights.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8), speedups), max_size=12))
+def test_recalibrated_forecasts_stay_distributions(rows: list[tuple[list[float], float]]) -> None:
+    forecaster = RecalibratedForecaster(RandomForecaster(0))
+    observations = []
+    for index, (weights, speedup) in enumerate(rows):
+        total = sum(weights)
+        p = tuple(w / total for w in weights) if total > 1e-3 else (1.0, *[0.0] * 7)
+        forecast = Forecast(p, components={"random": p})
+        observations.append(Observation(str(index), "x", speedup, index // 3, forecast))
+    forecaster.observe(observations)
+    (outcome,) = forecaster.forecast([query("x", "y", 1.0)])
+    assert isinstance(outcome, Forecast) and outcome.components["random"]
+    assert sum(forecaster.weights.values()) == pytest.approx(1.0)
 
 
 @settings(max_examples=60, deadline=None)

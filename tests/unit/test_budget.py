@@ -50,3 +50,11 @@ def test_seconds_left_are_turned_into_calls_at_the_mean_price() -> None:
 def test_the_tighter_limit_counts() -> None:
     assert Budget(3, 60.0).remaining(BudgetUse(2, 0, 20.0)) == 1
     assert Budget(30, 60.0).remaining(BudgetUse(2, 0, 20.0)) == 4
+
+
+def test_forecasting_counts_where_it_is_to() -> None:
+    use = BudgetUse(2, 0, 20.0, forecast_gpu_seconds=15.0)
+    assert Budget(gpu_seconds=60.0).remaining(use, forecast_gpu_seconds=5.0) == 4
+    counting = Budget(gpu_seconds=60.0, count_forecasting=True)
+    assert counting.remaining(use, forecast_gpu_seconds=5.0) == 2
+    assert counting.remaining(use, forecast_gpu_seconds=25.0) == 0

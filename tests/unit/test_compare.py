@@ -18,9 +18,11 @@ from gpu_forecasters_plugin.compare.inprocess import InProcessHost
 from gpu_forecasters_plugin.compare.output import curves_image, print_result
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.compare.statistics import compare_arms, mean_curve, summarise
-from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.config import BudgetConfig, SurrogateConfig
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import ConfigError, PoolFileError
+from gpu_forecasters_plugin.forecast import Forecast, ForecastCost
+from gpu_forecasters_plugin.forecasters import ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger
 from gpu_forecasters_plugin.ledger.records import RunIdentity
 from gpu_forecasters_plugin.printable import printable
@@ -113,6 +115,7 @@ def test_the_summary_keeps_the_contract() -> None:
         "curve": [[1.0, 1.5]],
         "candidates_considered": [2],
         "gpu_seconds": [0.0],
+        "forecast_gpu_seconds": [0.0],
     }
     wanted = {"share_of_pool_best", "measurements_to_match_ratio", "worse_than_2pct_share", "ci95"}
     assert wanted <= set(summary["comparison"]["random"])
@@ -125,6 +128,64 @@ def test_every_arm_spends_exactly_the_budget(pool: RecordedPool, tmp_path: Path,
     assert found.measurements_used == 25
     assert found.curve[0] == 1.0 and list(found.curve) == sorted(found.curve)
     assert found.candidates_considered >= 25
+
+
+COUNTING = SurrogateConfig(budget=BudgetConfig(gpu_seconds=20.0, count_forecasting=True))
+
+
+def paid_forecaster(*_: Any, **__: Any) -> ScriptedForecaster:
+    """A forecaster at an eighth of a GPU-second for each candidate."""
+    cost = ForecastCost(gpu_seconds=0.125)
+    return ScriptedForecaster(lambda _: Forecast.from_weights([1.0] * 8, cost=cost))
+
+
+def test_every_arm_gets_the_same_gpu_seconds_where_forecasting_counts(
+    pool: RecordedPool, tmp_path: Path
+) -> None:
+    names = ["surrogate", "random"]
+    arms = build_arms(names, pool, COUNTING, tmp_path, measurement_seconds=1.0)
+    with patch("gpu_forecasters_plugin.compare.inprocess.build_forecaster", paid_forecaster):
+        found = {arm.name: InProcessHost().run(pool, arm, 0, 40, tmp_path / arm.name) for arm in arms}
+    assert (found["baseline"].gpu_seconds, found["baseline"].forecast_gpu_seconds) == (20.0, 0.0)
+    for name in names:
+        spent = found[name].gpu_seconds + found[name].forecast_gpu_seconds
+        assert found[name].forecast_gpu_seconds >= 4.0 and 20.0 <= spent < 21.0
+        assert found[name].measurements_used == found[name].gpu_seconds
+
+
+def test_forecasting_that_counts_is_in_the_summary(pool: RecordedPool, tmp_path: Path, capsys: Any) -> None:
+    setting: dict[str, Any] = {"host": "inprocess", "budget": 12, "seeds": 1, "arms": ["surrogate"]}
+    summary = run_comparison(
+        pool.source, surrogate=COUNTING, out=tmp_path, measurement_seconds=2.0, **setting
+    )
+    assert summary["budget_gpu_seconds"] == 20.0
+    assert [arm["gpu_seconds"] for arm in summary["arms"].values()] == [[20.0], [20.0]]
+    print_result(summary, tmp_path)
+    assert "GPU-seconds of 20, measuring + forecasting, means: baseline 20 + 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"host": "openevolve", "surrogate": COUNTING}, "--host inprocess"),
+        ({"measurement_seconds": 0.0}, "--measurement-seconds"),
+        ({"measurement_seconds": float("nan")}, "--measurement-seconds"),
+    ],
+)
+def test_seconds_that_mean_nothing_are_refused(
+    pool: RecordedPool, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    setting = {"host": "inprocess", "budget": 12, "seeds": 1, "arms": [], "surrogate": SurrogateConfig()}
+    with pytest.raises(ConfigError, match=says):
+        run_comparison(pool.source, out=tmp_path, **(setting | change))
+
+
+def test_a_filtered_search_is_told_device_and_shapes(pool: RecordedPool) -> None:
+    shaped = replace(pool, shapes="rows=4")
+    config = Arm("surrogate", SurrogateConfig()).seeded(0, 9, shaped)
+    assert config is not None and (config.device, config.shapes) == ("none", "rows=4")
+    own = Arm("surrogate", SurrogateConfig(device="H100", shapes="rows=5")).seeded(0, 9, shaped)
+    assert own is not None and (own.device, own.shapes) == ("H100", "rows=5")
 
 
 def test_a_search_is_the_same_for_the_same_seed_and_differs_for_another(
@@ -291,5 +352,5 @@ def test_a_device_may_be_named_anything(tmp_path: Path) -> None:
 def test_a_ledger_remembers_which_arm_it_served(pool: RecordedPool, tmp_path: Path) -> None:
     decided(pool, tmp_path / "run", budget=9)
     ledger = Ledger(tmp_path / "run" / "ledger.sqlite3")
-    identity = RunIdentity("toy", pool.reference.key, forecaster="hedged-learned", seed=0)
+    identity = RunIdentity("toy", pool.reference.key, device=pool.device, forecaster="hedged-learned", seed=0)
     assert ledger.begin_run(replace(identity, task=pool.operation))

@@ -86,6 +86,9 @@ def test_a_value_of_the_wrong_type_is_refused(section: Any, key: str) -> None:
         ({"budget": {"measurements": 0}}, "budget.measurements"),
         ({"budget": {"gpu_seconds": INF}}, "budget.gpu_seconds"),
         ({"budget": {"gpu_seconds": 0}}, "budget.gpu_seconds"),
+        ({"budget": {"count_forecasting": True}}, "budget"),
+        ({"forecaster": {"kind": "recalibrated"}}, "forecaster"),
+        ({"forecaster": {"forecaster": {"kind": "random"}}}, "forecaster"),
         ({"pool": {"max_wait_s": 0}}, "pool.max_wait_s"),
         ({"metric": {"kind": "minutes"}}, "metric.kind"),
         ({"metric": {"max_speedup": 1}}, "metric.max_speedup"),
@@ -96,6 +99,12 @@ def test_a_value_of_the_wrong_type_is_refused(section: Any, key: str) -> None:
         ({"forecaster": {"kind": "guess"}}, "forecaster.kind"),
         ({"forecaster": {"kind": "mixture"}}, "forecaster"),
         ({"forecaster": {"kind": "replay"}}, "forecaster"),
+        ({"forecaster": {"kind": "openai_server", "model": "m"}}, "forecaster"),
+        ({"forecaster": {"kind": "openai_server", "base_url": "http://host"}}, "forecaster"),
+        ({"forecaster": {"kind": "vllm_local", "model": "m", "base_url": "http://host"}}, "forecaster"),
+        ({"forecaster": {"readout": "samples"}}, "forecaster"),
+        ({"forecaster": {"base_url": "localhost:8000"}}, "forecaster.base_url.0"),
+        ({"forecaster": {"base_url": "http://host:port/v1"}}, "forecaster.base_url.0"),
         ({"forecaster": {"path": "x.jsonl"}}, "forecaster"),
         (
             {"forecaster": {"kind": "mixture", "experts": [{"kind": "random"}], "weights": [1, 2]}},
@@ -210,7 +219,7 @@ def test_a_required_section_must_be_there(tmp_path: Path) -> None:
         ({"guard": False}, "write guard: {enabled: false}"),
         ({"pool": 10}, "write pool: {max_wait_s: 10}"),
         ({"forecaster": {"kind": "mixture", "experts": ["random"]}}, "write {kind: random}"),
-        ({"budget": "many"}, "its keys are measurements, gpu_seconds"),
+        ({"budget": "many"}, "its keys are measurements, gpu_seconds, count_forecasting"),
         ({"oversample": "4"}, "write oversample: 4"),
         ({"keep_fraction": "1e-1"}, "write keep_fraction: 0.1"),
         ({"ranking": "upper_quantil"}, "did you mean 'upper_quantile'?"),
@@ -240,3 +249,49 @@ def test_no_wording_of_the_validator_reaches_the_user() -> None:
     assert len(messages) > 200
     foreign = re.compile(r"Input should|should be|instance of|Value error|another kind of value|pydantic")
     assert [message for message in messages if foreign.search(message) or len(message) > 300] == []
+
+
+@pytest.mark.parametrize("url", ["https://user:hunter2@host/v1", "https://host/v1?api_key=hunter2"])
+def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    message = complaint({"forecaster": {"kind": "openai_server", "base_url": [url], "model": "m"}})
+    assert "api_key_env" in message and "hunter2" not in message
+
+
+def test_forecasting_that_counts_needs_a_price_wherever_the_model_is_nested() -> None:
+    budget = {"gpu_seconds": 60.0, "count_forecasting": True}
+    server: dict[str, Any] = {"kind": "openai_server", "base_url": "http://host/v1", "model": "m"}
+    nested = {"kind": "mixture", "experts": [{"kind": "recalibrated", "forecaster": server}]}
+    assert "set server_gpus" in complaint({"budget": budget, "forecaster": nested})
+    server["server_gpus"] = 2.0
+    assert parse_surrogate_config({"budget": budget, "forecaster": nested}).budget.count_forecasting
+
+
+def test_one_url_is_a_list_of_one() -> None:
+    section = {"kind": "openai_server", "base_url": "http://host:8000/v1/", "model": "m"}
+    assert parse_surrogate_config({"forecaster": section}).forecaster.base_url == ["http://host:8000/v1"]
+
+
+def test_a_written_configuration_reads_back() -> None:
+    section = {"kind": "openai_server", "base_url": "http://host/v1", "model": "m", "temperature": 0.5}
+    for forecaster in (section, {"kind": "learned"}):
+        config = parse_surrogate_config({"forecaster": forecaster})
+        assert parse_surrogate_config(config.model_dump(mode="json")) == config
+
+
+def test_an_adapter_lies_relative_to_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("surrogate: {forecaster: {kind: vllm_local, model: m, lora: adapter}}\n")
+    assert load_surrogate_config(path).forecaster.lora == str(tmp_path / "adapter")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"kind": "vllm_local", "model": "m", "engine": {"hf_token": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"a": [{"Authorization": "hunter2"}]}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"api_key": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "api_key": "hunter2"},
+    ],
+)
+def test_a_secret_among_further_arguments_is_refused_and_not_repeated(section: Any) -> None:
+    assert "hunter2" not in complaint({"forecaster": section})

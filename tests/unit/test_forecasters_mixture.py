@@ -157,6 +157,38 @@ def test_when_all_informed_experts_fail_the_first_failure_is_the_answer() -> Non
     assert outcome == first
 
 
+def test_what_speaks_against_one_expert_speaks_against_the_mixture() -> None:
+    doubted = Forecast((0.125,) * 8, covered_mass=0.7, suspicions=("tokens", "talks"), disagrees=True)
+    refused = ForecastFailure(
+        FailureKind.REFUSED, cost=ForecastCost(gpu_seconds=2.0), suspicions=("talks", "fence")
+    )
+    sure = Forecast((0.125,) * 8, cost=ForecastCost(gpu_seconds=1.0), covered_mass=0.9)
+    experts = [ScriptedForecaster([o], name=f"e{i}") for i, o in enumerate((doubted, refused, sure))]
+    (outcome,) = MixtureForecaster(experts).forecast(queries(["a"]))
+    assert isinstance(outcome, Forecast)
+    assert outcome.suspicions == ("tokens", "talks", "fence")
+    assert (outcome.covered_mass, outcome.disagrees) == (0.7, True)
+    assert outcome.cost == ForecastCost(gpu_seconds=3.0)
+    (failure,) = MixtureForecaster([ScriptedForecaster([refused])]).forecast(queries(["a"]))
+    assert isinstance(failure, ForecastFailure) and failure.suspicions == ("talks", "fence")
+    (plain,) = MixtureForecaster([RandomForecaster(0)]).forecast(queries(["a"]))
+    assert isinstance(plain, Forecast)
+    assert (plain.covered_mass, plain.suspicions, plain.disagrees) == (None, (), False)
+
+
+def test_a_mixture_is_known_by_its_experts_models_and_prompts() -> None:
+    one, two = ScriptedForecaster([], name="one"), ScriptedForecaster([], name="two")
+    one.model, one.prompt_hash = "small", "abc"
+    assert (MixtureForecaster([one, two]).model, MixtureForecaster([one, two]).prompt_hash) == (
+        "small",
+        "abc",
+    )
+    two.model, two.prompt_hash = "large", "def"
+    both = MixtureForecaster([one, two])
+    assert both.model == "small+large" and both.prompt_hash not in ("", "abc", "def")
+    assert MixtureForecaster([RandomForecaster(0)]).prompt_hash == ""
+
+
 def test_climatology_alone_is_a_mixture_too() -> None:
     (outcome,) = MixtureForecaster([ClimatologyForecaster()]).forecast(queries(["a"]))
     assert isinstance(outcome, Forecast)

@@ -31,6 +31,7 @@ from gpu_forecasters_plugin.errors import (
 from gpu_forecasters_plugin.forecast import (
     FailureKind,
     Forecast,
+    ForecastCost,
     ForecastFailure,
     ForecastOutcome,
     Observation,
@@ -91,6 +92,24 @@ def test_a_query_says_what_the_candidate_is_compared_with(ledger: Ledger) -> Non
     assert (first.anchor_code, first.anchor_speedup, first.reference_code) == (source(0), 1.0, source(0))
     assert (second.anchor_code, second.anchor_speedup, second.reference_code) == (source(3), 2.0, source(0))
     assert (second.task, second.device, second.parent_code) == ("softmax", "H100", source(3))
+
+
+def test_a_query_says_what_the_times_are_of_and_how_long_the_reference_takes(ledger: Ledger) -> None:
+    forecaster = ScriptedForecaster(by_number)
+    gate = open_gate(ledger, forecaster, config=surrogate(shapes="rows=4096"))
+    measure_all(gate, gate.ask([candidate(1), candidate(0)]))
+    gate.ask([candidate(2)])
+    first, second = forecaster.queries
+    assert (first.shapes, first.reference_time_us) == ("rows=4096", None)
+    assert (second.shapes, second.reference_time_us) == ("rows=4096", 100.0)
+
+
+def test_a_run_is_known_by_its_forecasters_model_and_prompts(ledger: Ledger) -> None:
+    forecaster = ScriptedForecaster(by_number)
+    forecaster.model, forecaster.prompt_hash = "small", "abc"
+    identity = open_gate(ledger, forecaster, config=surrogate(device="H100")).identity
+    assert (identity.forecaster, identity.model, identity.prompt_hash) == ("scripted", "small", "abc")
+    assert identity.device == "H100"
 
 
 def test_nothing_to_decide_is_no_pool(ledger: Ledger) -> None:
@@ -227,6 +246,31 @@ def test_the_budget_in_gpu_seconds_is_spent_exactly(ledger: Ledger, seconds: flo
     for round_ in range(4):
         measure_all(gate, gate.ask(pool(1 + 8 * round_)))
     assert ledger.budget_use().measurements == calls
+
+
+def paid(query: Query) -> Forecast:
+    return Forecast.from_weights(by_number(query), cost=ForecastCost(gpu_seconds=0.25))
+
+
+def test_forecasting_is_paid_from_the_same_budget_where_it_counts(ledger: Ledger) -> None:
+    budget = {"gpu_seconds": 20.0, "count_forecasting": True}
+    gate = open_gate(ledger, ScriptedForecaster(paid), config=surrogate(budget=budget))
+    measure_all(gate, gate.ask([candidate(0)]))
+    number = 1
+    while not gate.budget_spent():
+        measure_all(gate, gate.ask(pool(number, 8)))
+        number += 8
+    use = ledger.budget_use(forecasts=True)
+    # Every pool of eight costs two seconds of forecasting and two of measuring.
+    assert (use.gpu_seconds, use.forecast_gpu_seconds) == (10.0, 10.0)
+
+
+def test_a_pool_whose_forecasts_took_the_rest_of_the_budget_is_not_measured(ledger: Ledger) -> None:
+    budget = {"gpu_seconds": 3.0, "count_forecasting": True}
+    gate = open_gate(ledger, ScriptedForecaster(paid), config=surrogate(budget=budget))
+    measure_all(gate, gate.ask([candidate(0)]))
+    decisions = gate.ask(pool(1, 8))
+    assert {decision.reason for decision in decisions} == {Reason.BUDGET_SPENT} and gate.budget_spent()
 
 
 def test_decisions_to_measure_reserve_their_place(ledger: Ledger) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from helpers import candidate, measured, open_gate
+from helpers import by_number, candidate, measured, open_gate, surrogate
 
+from gpu_forecasters_plugin.forecast import Forecast, Query
+from gpu_forecasters_plugin.forecasters import ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger
 
 
@@ -28,3 +30,15 @@ def test_a_stage_gets_what_the_stage_before_said(ledger: Ledger) -> None:
     gate.tell(decision.id, replace(measured(1.5), payload="stage 1"), provisional=True)
     partial = gate.partial_answer(decision.id)
     assert partial is not None and partial.payload == "stage 1"
+
+
+def test_a_suspicious_forecast_is_not_what_a_forecaster_is_judged_by(ledger: Ledger) -> None:
+    def script(query: Query) -> Forecast:
+        return replace(Forecast.from_weights(by_number(query)), suspicions=("talks to the forecaster",))
+
+    forecaster = ScriptedForecaster(script)
+    gate = open_gate(ledger, forecaster, config=surrogate(keep_fraction=1.0))
+    for decision in gate.ask([candidate(number) for number in range(1, 9)]):
+        gate.tell(decision.id, measured(1.0))
+    gate.ask([candidate(9)])
+    assert [observation.forecast for observation in forecaster.observed[-1]] == [None] * 8

@@ -18,6 +18,7 @@ HEAVY = {
     "triton",
     "vllm",
     "openai",
+    "jinja2",
     "transformers",
     "sklearn",
     "scipy",
@@ -29,9 +30,13 @@ LIGHT = [
     ".ledger",
     ".forecasters",
     ".forecasters.factory",
+    ".forecasters.language_model.server",
+    ".forecasters.language_model.local",
     ".recorded.server",
     ".compare",
     ".cli",
+    ".look",
+    ".doctor",
 ]
 
 

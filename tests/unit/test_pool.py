@@ -72,6 +72,27 @@ def test_the_operation_is_the_headers_when_it_has_one(tmp_path: Path) -> None:
     assert load_pool(write(tmp_path / "p.jsonl", [header, *ROWS])).operation == "softmax"
 
 
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([{"T": 4096, "V": 32000}, {"T": 2048, "V": 128256}], "T=4096, V=32000; T=2048, V=128256"),
+        ("rows up to 4096", "rows up to 4096"),
+        ([[1, 2], [3, 4]], "[[1, 2], [3, 4]]"),
+        (None, ""),
+    ],
+)
+def test_the_shapes_of_a_task_are_told_in_words(tmp_path: Path, shapes: Any, words: str) -> None:
+    header = {"pool": {**HEADER["pool"], "shapes": shapes}}
+    assert load_pool(write(tmp_path / "p.jsonl", [header, *ROWS])).shapes == words
+
+
+@pytest.mark.parametrize("shapes", ["two\nlines", "x" * 3000, [{"\x1b": 1}]])
+def test_shapes_that_no_prompt_can_take_are_an_error(tmp_path: Path, shapes: Any) -> None:
+    header = {"pool": {**HEADER["pool"], "shapes": shapes}}
+    with pytest.raises(PoolFileError, match=r"line 1 \(header\): 'shapes' must be one line"):
+        load_pool(write(tmp_path / "p.jsonl", [header, *ROWS]))
+
+
 def test_candidates_are_found_by_key_and_by_text_that_differs_in_layout(tmp_path: Path) -> None:
     pool = load_pool(write(tmp_path / "p.jsonl", [HEADER, *ROWS]))
     assert pool.by_key(source_key("x = 2")) is pool.candidates["b"]

@@ -71,6 +71,27 @@ def test_without_a_threshold_nobody_is_uncertain() -> None:
     assert set(found.values()) == {Reason.TOP_FRACTION}
 
 
+def test_a_suspicious_forecast_is_deferred_and_never_followed() -> None:
+    pool = [Member(m.key, m.score, m.confidence, m.key in ("m14", "m15")) for m in members(16)]
+    found = chosen(policy(threshold=None, share=0.25).select(pool, PoolState(0, seed=1)))
+    assert Counter(found.values()) == {Reason.UNCERTAIN: 1, Reason.TOP_FRACTION: 3}
+    assert {key for key, reason in found.items() if reason is Reason.TOP_FRACTION} == {"m11", "m12", "m13"}
+
+
+def test_the_suspicious_go_after_those_without_a_forecast_and_before_the_least_confident() -> None:
+    pool = [Member("none"), Member("suspicious", 9.0, 1.0, True), Member("unsure", 0.0, 0.0)]
+    pool += [Member(f"m{i}", 1.0, 0.9) for i in range(9)]
+    for share, wanted in ((1 / 3, {"none"}), (2 / 3, {"none", "suspicious"})):
+        found = chosen(policy(share=share).select(pool, PoolState(0, seed=1)))
+        assert {key for key, reason in found.items() if reason is not Reason.TOP_FRACTION} == wanted
+
+
+def test_where_every_forecast_is_suspicious_the_gpu_decides_within_the_quota() -> None:
+    pool = [Member(m.key, m.score, m.confidence, True) for m in members(16)]
+    found = chosen(policy().select(pool, PoolState(0, seed=1)))
+    assert list(found.values()) == [Reason.UNCERTAIN] * 4
+
+
 def test_on_top_uncertain_members_are_measured_beyond_the_quota() -> None:
     pool = [Member(m.key, m.score, 0.1 if m.key in ("m0", "m1", "m2") else 0.9) for m in members(16)]
     found = chosen(policy(mode="on_top").select(pool, PoolState(0, seed=1)))

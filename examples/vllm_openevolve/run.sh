@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# A filtered OpenEvolve search on a recorded task, forecast by the model server that the README starts: no GPU needed.
+set -euo pipefail
+cd "$(dirname "$0")"
+python=${PYTHON:-python3}
+out=${1:-openevolve_output}
+config=${2:-config.yaml}
+"$python" -c "
+from gpu_forecasters_plugin.recorded.pool import load_task
+open('initial_program.py', 'w').write(load_task('rmsnorm').reference.code)"
+"$python" -m gpu_forecasters_plugin.recorded.proposer --task rmsnorm --port 8765 --seed 1 &
+trap 'kill $! 2>/dev/null || true' EXIT
+sleep 2
+kill -0 $!   # it ends at once when the port is taken
+"$python" -m gpu_forecasters_plugin openevolve initial_program.py evaluator.py --config "$config" --out "$out"

@@ -1,0 +1,63 @@
+"""Whether the configured forecaster can be built, and answers; and what is known of its hardware."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpu_forecasters_plugin.bins import BINS
+from gpu_forecasters_plugin.config import ForecasterConfig, SurrogateConfig
+from gpu_forecasters_plugin.device import detect_device
+from gpu_forecasters_plugin.doctor._base import CheckResult, Status
+from gpu_forecasters_plugin.doctor.samples import SAMPLE_TASK, sample_kernels
+from gpu_forecasters_plugin.errors import ConfigError, ForecasterError, MissingExtraError
+from gpu_forecasters_plugin.forecast import FailureKind, ForecastFailure
+from gpu_forecasters_plugin.forecasters.language_model.hardware import hardware_facts
+from gpu_forecasters_plugin.look import ADVICE, look_at
+
+__all__ = ["check_forecaster", "check_hardware", "check_local_model"]
+
+
+def check_hardware(config: SurrogateConfig) -> CheckResult:
+    """Whether a prompt can say more of the GPU than its name."""
+    name, device = "hardware facts", detect_device(config.device).name
+    facts = hardware_facts(device)
+    if facts is None:
+        advice = "prompts hold the name alone; where it is a known GPU, write its usual name: surrogate.device: H100"
+        return CheckResult(name, Status.WARN, f"nothing is known of {device!r}", advice)
+    seen = f"{facts.name}: {facts.multiprocessors} multiprocessors, {facts.memory_gb} GB {facts.memory_type}"
+    return CheckResult(name, Status.OK, seen)
+
+
+def check_local_model(settings: ForecasterConfig) -> CheckResult:
+    """Whether there is something to load; loading it takes minutes and is left to a run."""
+    name = "local model"
+    if find_spec("vllm") is None:
+        advice = "pip install 'gpu-forecasters-plugin[vllm]'"
+        return CheckResult(name, Status.FAIL, "vLLM is not installed", advice)
+    if settings.lora is not None and not (Path(settings.lora) / "adapter_config.json").exists():
+        return CheckResult(name, Status.FAIL, f"no LoRA adapter in {settings.lora}", "set forecaster.lora")
+    if Path(settings.model or "").is_dir():
+        return CheckResult(name, Status.OK, f"{settings.model}, a folder; it is loaded when a run starts")
+    return CheckResult(name, Status.OK, f"{settings.model}, found or fetched when a run starts")
+
+
+def check_forecaster(config: SurrogateConfig) -> CheckResult:
+    """One whole forecast of a recorded kernel, as a run would ask for it."""
+    name = "forecaster"
+    try:
+        look = look_at(*sample_kernels(), config.model_copy(update={"task": SAMPLE_TASK}))
+    except (ConfigError, ForecasterError, MissingExtraError) as error:
+        return CheckResult(name, Status.FAIL, str(error), "mend surrogate.forecaster")
+    if isinstance(look.outcome, ForecastFailure):
+        if config.forecaster.kind == "replay" and look.outcome.kind is FailureKind.EMPTY:
+            seen = "the recorded forecasts can be read; the sample kernel is not among them"
+            return CheckResult(name, Status.OK, seen)
+        seen = f"{look.forecaster} has no forecast, {look.outcome.kind}: {look.outcome.detail}"
+        return CheckResult(name, Status.FAIL, seen, ADVICE[look.outcome.kind])
+    forecast = look.outcome
+    seen = (
+        f"{look.forecaster} forecasts a sample kernel: {BINS.labels[forecast.predicted_bin - 1]}, "
+        f"confidence {look.confidence:.2f}, {forecast.cost.seconds:.2f} s"
+    )
+    return CheckResult(name, Status.OK, seen)
