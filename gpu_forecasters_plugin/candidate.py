@@ -6,13 +6,13 @@ identity is computed once, here, and used for duplicates, ledger keys and seeded
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import re
 import tokenize
-import warnings
 from dataclasses import dataclass, field
+
+from gpu_forecasters_plugin.python_syntax import parse_python
 
 __all__ = ["MAX_SOURCE_CHARACTERS", "Candidate", "decode_source", "normalise_source", "source_key"]
 
@@ -53,11 +53,8 @@ def _normalise_lines(text: str) -> str:
 
 def _is_python(text: str) -> bool:
     """Whether it parses as Python and is no file of preprocessor lines, which Python reads as comments."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a candidate's own SyntaxWarnings are nobody's business here
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_python(text)
+    if tree is None:
         return False
     return bool(tree.body) or _DIRECTIVE.search(text) is None
 

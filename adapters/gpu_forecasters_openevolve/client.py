@@ -5,16 +5,29 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+import psutil
 from openevolve.evaluation_result import EvaluationResult
 
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
 from gpu_forecasters_plugin.errors import HostError
 
 __all__ = ["evaluation_functions"]
+
+
+_SERVICE_CHECK_S = 1.0
+
+
+def _end_with(service_pid: int) -> None:
+    """End this worker when the run's main process has gone: OpenEvolve's workers would wait for work for ever."""
+    while True:
+        time.sleep(_SERVICE_CHECK_S)
+        if not psutil.pid_exists(service_pid):
+            os._exit(1)
 
 
 class _Connections:
@@ -39,6 +52,8 @@ class _Connections:
             if self._owner != (os.getpid(), address.path):
                 # A forked child must not talk over its parent's.
                 self._idle, self._owner = [], (os.getpid(), address.path)
+                if os.getpid() != address.pid:
+                    threading.Thread(target=_end_with, args=(address.pid,), daemon=True).start()
             same = [entry for entry in self._idle if entry[1] == program_path]
             if self._idle:
                 entry = same[-1] if same else self._idle[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def conclude(run: FilteredRun, host_code: int = 0) -> int:
         host_code: the host's own exit code.
 
     Returns:
-        Exit code: 0 done, 1 failed.
+        Exit code: 0 done, 1 failed, 130 interrupted by a signal with measurements left.
     """
     summary = summarise(run.ledger)
     folder = run.settings.folder()
@@ -43,6 +44,8 @@ def conclude(run: FilteredRun, host_code: int = 0) -> int:
         )
     elif left and host_code == 0:
         print(f"{left} measurements are left: start the same command again to go on", file=sys.stderr)
+        if run.interrupted:
+            return 128 + signal.SIGINT
     return host_code
 
 

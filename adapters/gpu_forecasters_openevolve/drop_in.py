@@ -26,7 +26,7 @@ from gpu_forecasters_openevolve.messages import ServiceAddress
 from gpu_forecasters_openevolve.population import guard_population
 from gpu_forecasters_openevolve.service import GateService
 from gpu_forecasters_openevolve.sessions import ServiceLimits
-from gpu_forecasters_openevolve.shutdown import watch_stop
+from gpu_forecasters_openevolve.shutdown import watch_end
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.config import MetricConfig, SurrogateConfig, load_surrogate_config
@@ -184,6 +184,8 @@ class FilteredRun:
         )
         self._restore_population: Callable[[], None] = lambda: None
         self._end_watch: Callable[[], None] = lambda: None
+        self._ends_host = False
+        self.interrupted = False
         self.gate.close_interrupted()
         if workers == 1 and section.keep_fraction < 1.0:
             logger.warning(
@@ -205,7 +207,7 @@ class FilteredRun:
         address.publish()
         self.service.start()
         self._restore_population = guard_population(self.service.program_processed)
-        self._end_watch = watch_stop(self.service.host_stops)
+        self._end_watch = watch_end(on_request=self._asked_to_end, on_stopping=self.service.host_stops)
         atexit.register(self.close)
         if self.gate.budget_spent():
             raise ConfigError(
@@ -249,12 +251,15 @@ class FilteredRun:
                 f"{self.settings.evaluator}: {error}"
             ) from None
 
-    @staticmethod
-    def _end_host() -> None:
+    def _end_host(self) -> None:
+        self._ends_host = True
         # What Ctrl-C does: OpenEvolve then stops in good order and saves its best program. Before it has its
         # handler, there is no run to end yet.
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             os.kill(os.getpid(), signal.SIGINT)
+
+    def _asked_to_end(self) -> None:
+        self.interrupted = self.interrupted or not self._ends_host
 
     def close(self, *, at_once: bool = False) -> None:
         """Stop serving; a measurement that runs is given its time to end, unless it is to be ``at_once``."""

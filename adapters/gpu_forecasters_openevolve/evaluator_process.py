@@ -31,6 +31,7 @@ __all__ = ["STAGES", "CallRequest", "CallReply", "EvaluatorInfo", "LoadRequest",
 STAGES = ("evaluate", "evaluate_stage1", "evaluate_stage2", "evaluate_stage3")
 _MODULE_NAME = "evaluation_module"
 _KEPT_MODULES = 16
+_PARENT_CHECK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _serve(connection: Connection) -> None:
     connection.send(info)
     # What is loaded by now stays: no collection need look at it again, in the midst of a measurement or at the end.
     gc.freeze()
-    while True:
+    while _called(connection):
         request: CallRequest = connection.recv()
         reply = _run(evaluator, request)
         try:
@@ -225,6 +226,18 @@ def _serve(connection: Connection) -> None:
             # An answer that cannot be pickled still reaches the host as plain values.
             plain = EvaluatorAnswer(*_plain_parts(reply))
             connection.send(replace(reply, answer=plain))
+
+
+def _called(connection: Connection) -> bool:
+    """Wait for the next call; False when whoever started this process has gone.
+
+    Its end of the connection may outlive it: processes that it forked have inherited it.
+    """
+    parent = os.getppid()
+    while not connection.poll(_PARENT_CHECK_S):
+        if os.getppid() != parent:
+            return False
+    return True
 
 
 def _plain_parts(reply: CallReply) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ __all__ = ["HOST_NAMES", "run_comparison"]
 HOST_NAMES = ("openevolve", "inprocess")
 
 _MOST_SEEDS = 10_000
+
+
+_SUMMARY = "summary.json"
 
 
 def _openevolve_host() -> CompareHost:
@@ -56,6 +59,21 @@ def _check(
     if surrogate.budget.count_forecasting and host != InProcessHost.name:
         # A replay through a real host takes seconds of its own, which are not the GPU's.
         raise ConfigError("surrogate.budget.count_forecasting is compared with --host inprocess only")
+
+
+def _check_folder(out: Path, comparison: Mapping[str, Any]) -> None:
+    """Refuse to write over another comparison that has ended: its searches may have cost hours."""
+    try:
+        finished: dict[str, Any] = json.loads((out / _SUMMARY).read_bytes())
+        finished["arms"] = list(finished["arms"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # there is none
+    for name, wanted in comparison.items():
+        if finished.get(name) != wanted:
+            raise ConfigError(
+                f"folder {out} holds a finished comparison with {name} {finished.get(name)!r} instead of {wanted!r}: "
+                "choose another --out, or delete that folder"
+            )
 
 
 def _all_runs(
@@ -121,7 +139,7 @@ def run_comparison(
         The content of ``summary.json``.
 
     Raises:
-        ConfigError: unknown host or arm, or a budget that the pool cannot serve.
+        ConfigError: unknown host or arm, a budget that the pool cannot serve, or ``out`` holds another comparison.
         PoolFileError: the pool cannot be read.
         FolderInUseError: another comparison works in ``out``.
         HostError: a search was ended from outside; those that had finished are kept for the same call.
@@ -131,6 +149,8 @@ def run_comparison(
     hold_folder(out)
     try:
         chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds)
+        settings = {"task": pool.task, "host": host, "budget": budget}
+        _check_folder(out, settings | {"seeds": list(range(seeds)), "arms": [arm.name for arm in chosen]})
         kept = KeptRuns(out, pool, host, budget)
         found = _all_runs(pool, chosen, seeds, budget, host, out, kept)
         runs = {
@@ -140,7 +160,7 @@ def run_comparison(
         summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
         summary["device"] = pool.device
         summary["budget_gpu_seconds"] = chosen[0].gpu_seconds
-        write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomically(out / _SUMMARY, json.dumps(summary, indent=1) + "\n")
         write_atomically(out / "curves.png", curves_image(runs, summary))
         kept.clear()
     finally:

@@ -38,7 +38,7 @@ def _paired_interval(log_ratios: np.ndarray[Any, np.dtype[np.float64]]) -> list[
 
 def _verdict(interval: list[float] | None, seeds: int) -> str:
     if interval is None or seeds < _FEWEST_SEEDS:
-        return f"too few seeds for a verdict ({seeds} of {_FEWEST_SEEDS})"
+        return f"too few seeds for a verdict ({seeds}; it takes {_FEWEST_SEEDS})"
     if interval[0] > 1.0:
         return "better"
     return "worse" if interval[1] < 1.0 else "no difference shown"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import warnings
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.python_syntax import parse_python
 from gpu_forecasters_plugin.recorded.pool import is_pool_path, open_pool
 from gpu_forecasters_plugin.recorded.server import MODEL_NAME
 
@@ -78,13 +77,9 @@ evaluator:
 
 
 def _is_python(code: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            # A file of preprocessor lines parses as well: as comments.
-            return bool(ast.parse(code).body)
-    except (SyntaxError, ValueError):
-        return False
+    # A file of preprocessor lines parses as well: as comments.
+    tree = parse_python(code)
+    return tree is not None and bool(tree.body)
 
 
 def write_openevolve_task(

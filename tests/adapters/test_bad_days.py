@@ -253,6 +253,30 @@ def test_ctrl_c_while_the_reference_is_measured_ends_it_and_nobody_else_runs_mea
     assert task.ledger("select outcome from measurement") in ([("infrastructure",)], [(None,)])
 
 
+def test_ctrl_c_in_a_run_ends_it_in_good_order_and_says_so_by_its_exit_code(
+    tmp_path: Path, pool: Path, model: str
+) -> None:
+    task = write_task(tmp_path, pool, model, budget=12)
+    going = start(task, TOY_SECONDS="0.3")
+    wait_until(lambda: len(task.calls("end")) >= 3)
+    os.kill(going.pid, signal.SIGINT)
+    done = going.finish()
+    assert done.code == 130 and "measurements are left: start the same command again" in done.stderr
+    assert run(task).code == 0 and task.charges() == len(task.calls()) == 12
+
+
+def test_when_the_main_process_is_killed_nobody_outlives_it_for_long(
+    tmp_path: Path, pool: Path, model: str
+) -> None:
+    task = write_task(tmp_path, pool, model, budget=12)
+    going = start(task, TOY_SECONDS="0.3")
+    wait_until(lambda: len(task.calls("end")) >= 3)
+    everybody = going.workers() + going.evaluators()
+    os.kill(going.pid, signal.SIGKILL)
+    wait_until(lambda: ended(everybody))
+    assert len(everybody) > 2
+
+
 def test_a_long_path_for_temporary_files_is_no_obstacle(tmp_path: Path, pool: Path) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()

@@ -77,7 +77,7 @@ def test_an_arm_is_compared_with_the_baseline_seed_by_seed() -> None:
     assert found["measurements_to_match_ratio"] == 4 / 2
     low, high = found["ci95"]
     assert low < found["mean_ratio"] < high
-    assert found["verdict"] == "too few seeds for a verdict (2 of 5)"
+    assert found["verdict"] == "too few seeds for a verdict (2; it takes 5)"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,19 @@ def test_the_same_command_goes_on_where_it_was_interrupted(pool: RecordedPool, t
     arms = json.loads((out / "summary.json").read_text())["arms"]
     assert [arm["gpu_seconds"] for arm in arms.values()] == [[1.5] * 3] * 2
     assert sorted(path.name for path in out.iterdir()) == [".lock", "curves.png", "summary.json"]
-    assert len(compare(pool, out)) == 4, "a comparison that has ended is no interrupted one"
+    assert len(compare(pool, out, seeds=3)) == 6, "a comparison that has ended is no interrupted one"
+
+
+@pytest.mark.parametrize("change", [{"budget": 6}, {"seeds": 1}])
+def test_a_comparison_that_has_ended_is_not_overwritten_by_another(
+    pool: RecordedPool, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    compare(pool, out)
+    before = (out / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match=f"holds a finished comparison with {next(iter(change))}"):
+        compare(pool, out, **change)
+    assert (out / "summary.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
