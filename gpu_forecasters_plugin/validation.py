@@ -36,7 +36,8 @@ _LONGEST_SHOWN = 80
 _MOST_LISTED = 16
 _URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 _NAMED_SECRET = re.compile(
-    r"((?:token|key|password|secret|authorization)': )('[^']*'?|\"[^\"]*\"?)", re.IGNORECASE
+    r"((?:token|key|password|secret|authorization|bearer|credentials?)': )('[^']*'?|\"[^\"]*\"?)",
+    re.IGNORECASE,
 )
 _URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import sys
 from contextlib import closing
@@ -12,6 +13,10 @@ from helpers import Command, Said
 
 from gpu_forecasters_plugin.cli import main
 from gpu_forecasters_plugin.ledger import Ledger
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs so, and every process that they start inherits it: tests send Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def doctor_command(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for summary.json.")] = None,
     deadline: Annotated[
-        float, typer.Option("--deadline", min=0.1, help="Seconds that one check may take.")
+        float, typer.Option("--deadline", min=0.1, max=86_400, help="Seconds that one check may take.")
     ] = 60.0,
 ) -> None:
     """Test what a run would need: configuration, host, GPU, ledger, forecaster and its endpoints.

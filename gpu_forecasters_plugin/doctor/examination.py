@@ -144,7 +144,7 @@ def _examine_forecaster(
 
 def _without_keys(results: Sequence[CheckResult], models: Sequence[ForecasterConfig]) -> list[CheckResult]:
     """The results without the API keys, which an endpoint may have repeated in what it said."""
-    keys = [key for settings in models if (key := os.environ.get(settings.api_key_env))]
+    keys = [key for settings in models if (key := os.environ.get(settings.api_key_env, "").strip())]
 
     def clean(text: str) -> str:
         for key in keys:

@@ -450,6 +450,29 @@ def test_too_little_mass_on_the_bins_is_a_failure_that_says_how_little(build: Bu
     assert failure.kind is FailureKind.INVALID and "0.0498" in failure.detail
 
 
+def test_a_number_that_no_float_holds_costs_one_forecast_only(build: Build) -> None:
+    answer = choice("The", finish_reason="length") | {"logprobs": label_tokens({"6": 10**400}, "The")}
+    with MisbehavingServer(answers(answer), good) as server:
+        outcomes = build(server.base_url, readout="logprobs", concurrency=1).forecast([query(1), query(2)])
+    assert [type(outcome) for outcome in outcomes] == [ForecastFailure, Forecast]
+    assert failure_of(outcomes[0]).kind is FailureKind.INVALID
+
+
+@pytest.mark.parametrize("readout", ["verbalized", "samples", "logprobs"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": f"Your key: Bearer {KEY}"},
+        {"refusal": f"no {KEY}"},
+        {"content": json.dumps({f"p_{n}": KEY for n in range(1, 9)})},
+    ],
+)
+def test_a_key_that_an_answer_repeats_is_not_shown(build: Build, readout: str, said: dict[str, Any]) -> None:
+    with MisbehavingServer(answers(choice(**said), choice(finish_reason=f"{KEY}"))) as server:
+        outcome = one(build(server.base_url, readout=readout, samples=2))
+    assert KEY[:12] not in repr(outcome)
+
+
 # -- processes and keys -----------------------------------------------------------------------------------------
 
 

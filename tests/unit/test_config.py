@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -290,8 +291,36 @@ def test_an_adapter_lies_relative_to_the_configuration(tmp_path: Path) -> None:
         {"kind": "vllm_local", "model": "m", "engine": {"hf_token": "hunter2"}},
         {"kind": "openai_server", "model": "m", "extra_body": {"a": [{"Authorization": "hunter2"}]}},
         {"kind": "openai_server", "model": "m", "extra_body": {"api_key": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"apiKey": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"bearer": "hunter2"}},
         {"kind": "openai_server", "model": "m", "api_key": "hunter2"},
     ],
 )
 def test_a_secret_among_further_arguments_is_refused_and_not_repeated(section: Any) -> None:
     assert "hunter2" not in complaint({"forecaster": section})
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"extra_body": {"model": "other"}}, "must not hold 'model'"),
+        ({"extra_body": {"stream": True}}, "must not hold 'stream'"),
+        ({"extra_body": {"date": datetime.date(2026, 1, 1)}}, "put dates in quotes"),
+        ({"chat_template_kwargs": {"x": float("nan")}}, "must be what JSON can hold"),
+        ({"deadline_s": 1e12}, "at most 86400"),
+    ],
+)
+def test_what_no_endpoint_could_be_sent_is_refused(settings: dict[str, Any], says: str) -> None:
+    section = {"kind": "openai_server", "base_url": "http://localhost/v1", "model": "m"} | settings
+    assert says in complaint({"forecaster": section})
+
+
+def test_settings_that_change_answers_change_the_identity() -> None:
+    def identity(**settings: Any) -> str:
+        section = {"kind": "openai_server", "base_url": "http://localhost/v1", "model": "m"} | settings
+        return parse_surrogate_config({"forecaster": section}).forecaster.asking_hash("prompts")
+
+    assert identity() == identity(deadline_s=5.0, concurrency=2)
+    assert (
+        len({identity(), identity(extra_body={"reasoning_effort": "low"}), identity(constraint="none")}) == 3
+    )

@@ -28,10 +28,12 @@ from gpu_forecasters_plugin.printable import printable
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["Endpoint", "Endpoints", "api_key", "import_openai", "retry_after_s"]
+__all__ = ["NO_KEY", "Endpoint", "Endpoints", "api_key", "import_openai", "retry_after_s"]
 
 logger = logging.getLogger(__name__)
 
+NO_KEY = "EMPTY"
+"""What vLLM's own examples send where there is no key."""
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 30.0
 _LONGEST_ASKED_REST_S = 300.0
 _DOWN_AFTER = 4
@@ -56,7 +58,7 @@ def import_openai() -> Any:
 
 
 def api_key(variable: str) -> str:
-    """The key in an environment variable; ``EMPTY``, which vLLM's own examples use, where there is none.
+    """The key in an environment variable; :data:`NO_KEY` where there is none.
 
     Raises:
         ConfigError: what it holds cannot be sent, and its error would repeat it.
@@ -66,7 +68,7 @@ def api_key(variable: str) -> str:
         raise ConfigError(
             f"environment variable {variable} holds no API key: it has blanks or other odd characters"
         )
-    return key or "EMPTY"
+    return key or NO_KEY
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
@@ -249,7 +251,7 @@ class Endpoints:
             try:
                 async with asyncio.timeout_at(limit):
                     body = await endpoint.client.post("/chat/completions", cast_to=object, body=sent)
-                reply = read_completion(body)
+                reply = read_completion(self._without_key(body))
                 if isinstance(reply, ForecastFailure):
                     return replace(reply, detail=self._detail(endpoint, reply.detail))
                 return reply
@@ -270,10 +272,22 @@ class Endpoints:
         endpoint = self._endpoints[0]
         try:
             async with asyncio.timeout_at(deadline):
-                return await endpoint.client.get("/models", cast_to=object)
+                return self._without_key(await endpoint.client.get("/models", cast_to=object))
         except self._errors as error:
             failed = self._failed(endpoint, error)
             return failed.failure if isinstance(failed, _Failed) else failed
+
+    def _without_key(self, value: object) -> object:
+        """What an endpoint said, less the key: servers like to repeat it, and all that is read may be shown."""
+        match value:
+            case str():
+                return value if self._key == NO_KEY else value.replace(self._key, "***")
+            case list():
+                return [self._without_key(entry) for entry in value]
+            case dict():
+                return {self._without_key(key): self._without_key(entry) for key, entry in value.items()}
+            case _:
+                return value
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> ForecastFailure | _Failed:
         """What an error of :attr:`_errors` means."""

@@ -74,7 +74,7 @@ class VllmLocalForecaster(Forecaster):
         )
         self.name = f"vllm_local:{settings.model}"
         self.model = "+".join(part for part in (settings.model, settings.lora) if part)
-        self.prompt_hash = self._writer.hash
+        self.prompt_hash = settings.asking_hash(self._writer.hash)
         arguments: dict[str, Any] = {"model": settings.model, "seed": seed % 2**31} | settings.engine
         self._lora = None
         if settings.lora is not None:

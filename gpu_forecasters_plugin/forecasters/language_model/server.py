@@ -65,7 +65,7 @@ class OpenAIServerForecaster(Forecaster):
         )
         self.name = f"openai_server:{settings.model}"
         self.model = settings.model or ""
-        self.prompt_hash = self._writer.hash
+        self.prompt_hash = settings.asking_hash(self._writer.hash)
         self._connection: tuple[int, _Connection] | None = None
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -13,7 +15,12 @@ from gpu_forecasters_plugin.section import Fraction, Section
 
 __all__ = ["LanguageModelSettings"]
 
-_SECRET = re.compile(r"(?:^|[_-])(?:token|key|password|secret|authorization)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:(?:^|[_-])(?:token|key)|api_?key|access_?token|bearer|password|secret|authorization|credentials?)$",
+    re.IGNORECASE,
+)
+_OUR_OWN = {"model", "messages", "stream", "n", "logprobs", "top_logprobs", "max_tokens"}
+"""Parameters of a request that a readout needs as it sets them."""
 _DEFAULT_PLAIN_TOKENS = {"verbalized": 1024, "logprobs": 1, "samples": 8}
 _DEFAULT_REASONING_TOKENS = 8192
 
@@ -62,8 +69,26 @@ def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _json(values: dict[str, Any]) -> dict[str, Any]:
+    """The mapping, which travels as JSON."""
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"must be what JSON can hold ({error}): put dates in quotes") from None
+    return values
+
+
+def _not_ours(values: dict[str, Any]) -> dict[str, Any]:
+    """The mapping, unless it would change what is asked for rather than how."""
+    named = sorted(_OUR_OWN & values.keys())
+    if named:
+        raise ValueError(f"must not hold {named[0]!r}: the forecaster sets it by its own settings")
+    return values
+
+
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Arguments = Annotated[dict[str, Any], AfterValidator(_without_secrets)]
+JsonArguments = Annotated[Arguments, AfterValidator(_json)]
 Model = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -106,17 +131,30 @@ class LanguageModelSettings(Section):
     samples: Annotated[int, Field(ge=2, le=128)] = 8
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    deadline_s: Annotated[float, Field(gt=0)] = 60.0
+    deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
     min_label_mass: Fraction = 0.5
     max_kernel_tokens: Annotated[int, Field(ge=MIN_KERNEL_TOKENS)] = 8000
     constraint: Literal["auto", "structured_outputs", "guided_choice", "none"] = "auto"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
-    chat_template_kwargs: Arguments = Field(default_factory=dict)
-    extra_body: Arguments = Field(default_factory=dict)
+    chat_template_kwargs: JsonArguments = Field(default_factory=dict)
+    extra_body: Annotated[JsonArguments, AfterValidator(_not_ours)] = Field(default_factory=dict)
     server_gpus: Annotated[float, Field(gt=0)] | None = None
     lora: Annotated[str, Field(min_length=1)] | None = None
     engine: Arguments = Field(default_factory=dict)
+
+    def asking_hash(self, prompts: str) -> str:
+        """Identity of prompts and of all settings that change a model's answer to them, 32 hexadecimal digits.
+
+        Args:
+            prompts: identity of how a question becomes a prompt.
+        """
+        names = (
+            "readout reasoning samples temperature max_tokens min_label_mass constraint chat_template_kwargs "
+            "extra_body lora"
+        ).split()
+        document = json.dumps([prompts, self.model_dump(mode="json", include=set(names))], sort_keys=True)
+        return hashlib.sha256(document.encode()).hexdigest()[:32]
 
     @property
     def answer_tokens(self) -> int:
