@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["first_problem"]
+__all__ = ["SECRET_WORDS", "first_problem"]
 
 _WANTED = {
     "int_type": "a whole number",
@@ -35,8 +35,10 @@ _CHOICES = ("literal_error", "enum")
 _LONGEST_SHOWN = 80
 _MOST_LISTED = 16
 _URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
+SECRET_WORDS = "password|secret|authorization|bearer|credentials?"
+"""What a setting's name ends with, as a pattern, when its value is nobody's business; ``key`` and ``token`` apart."""
 _NAMED_SECRET = re.compile(
-    r"((?:token|key|password|secret|authorization|bearer|credentials?)': )('[^']*'?|\"[^\"]*\"?)",
+    rf"((?:token|key|{SECRET_WORDS})': )('[^']*'?|\"[^\"]*\"?)",
     re.IGNORECASE,
 )
 _URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")

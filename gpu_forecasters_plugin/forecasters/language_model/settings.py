@@ -12,13 +12,11 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from gpu_forecasters_plugin.forecasters.language_model.trimming import MIN_KERNEL_TOKENS
 from gpu_forecasters_plugin.section import Fraction, Section
+from gpu_forecasters_plugin.validation import SECRET_WORDS
 
 __all__ = ["LanguageModelSettings"]
 
-_SECRET = re.compile(
-    r"(?:(?:^|[_-])(?:token|key)|api_?key|access_?token|bearer|password|secret|authorization|credentials?)$",
-    re.IGNORECASE,
-)
+_SECRET = re.compile(rf"(?:(?:^|[_-])(?:token|key)|api_?key|access_?token|{SECRET_WORDS})$", re.IGNORECASE)
 _OUR_OWN = {"model", "messages", "stream", "n", "logprobs", "top_logprobs", "max_tokens"}
 """Parameters of a request that a readout needs as it sets them."""
 _DEFAULT_PLAIN_TOKENS = {"verbalized": 1024, "logprobs": 1, "samples": 8}
