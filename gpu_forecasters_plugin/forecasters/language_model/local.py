@@ -69,9 +69,7 @@ class VllmLocalForecaster(Forecaster):
         self._vllm = vllm
         self._seed = seed
         self._readout = readout(settings)
-        self._writer = writer or PromptWriter(
-            settings.readout, reasoning=settings.reasoning, max_kernel_tokens=settings.max_kernel_tokens
-        )
+        self._writer = writer or PromptWriter.from_settings(settings)
         self.name = f"vllm_local:{settings.model}"
         self.model = "+".join(part for part in (settings.model, settings.lora) if part)
         self.prompt_hash = settings.asking_hash(self._writer.hash)

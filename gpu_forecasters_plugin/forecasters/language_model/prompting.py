@@ -30,6 +30,8 @@ from gpu_forecasters_plugin.printable import printable
 if TYPE_CHECKING:
     import jinja2
 
+    from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
+
 __all__ = ["Order", "Prompt", "PromptWriter", "Readout"]
 
 Readout = Literal["verbalized", "logprobs", "samples"]
@@ -109,6 +111,13 @@ class PromptWriter:
             .rstrip()
         )
         self.hash = self._hash()
+
+    @classmethod
+    def from_settings(cls, settings: LanguageModelSettings) -> PromptWriter:
+        """The writer that a forecaster's settings describe."""
+        return cls(
+            settings.readout, reasoning=settings.reasoning, max_kernel_tokens=settings.max_kernel_tokens
+        )
 
     def write(self, query: Query) -> Prompt:
         """The prompt of one question."""

@@ -60,9 +60,7 @@ class OpenAIServerForecaster(Forecaster):
         self.settings = settings
         self._seed = seed
         self._readout = readout(settings)
-        self._writer = writer or PromptWriter(
-            settings.readout, reasoning=settings.reasoning, max_kernel_tokens=settings.max_kernel_tokens
-        )
+        self._writer = writer or PromptWriter.from_settings(settings)
         self.name = f"openai_server:{settings.model}"
         self.model = settings.model or ""
         self.prompt_hash = settings.asking_hash(self._writer.hash)
