@@ -28,11 +28,12 @@ class LocalVllm:
     The server is a group of processes: all of them end with it. Not thread-safe.
     """
 
-    def __init__(self, log: Path, *, port: int | None = None) -> None:
+    def __init__(self, log: Path, *, port: int | None = None, cache_gib: int = 2) -> None:
         if not (_PYTHON.exists() and _MODEL.exists()):
             raise FileNotFoundError("no local vLLM server here: `make vllm` sets it up")
         self.log = log
         self.port = port or _free_port()
+        self._cache_gib = cache_gib
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,7 +69,7 @@ class LocalVllm:
         environment = {
             **os.environ,
             "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_CPU_KVCACHE_SPACE": str(self._cache_gib),
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_NO_USAGE_STATS": "1",
         }
