@@ -1,0 +1,1 @@
+"""How good forecasts are on kernels that were measured: what ``gpu-forecasters evaluate`` does."""
