@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_forecasters_plugin.config import DeferralConfig
 from gpu_forecasters_plugin.decision import Action, Reason
 
 __all__ = ["Choice", "Member", "PoolState", "SelectionPolicy"]
@@ -43,6 +44,7 @@ class PoolState:
         remaining: measurements that the budget still allows; ``None`` without a limit.
         trust: share of its slots that the surrogate keeps, in [0, 1] (see :func:`~.guard.trust`).
         warming_up: whether forecasts are not to be followed yet.
+        deferral: when a forecast is not trusted in this pool; ``None``: as the policy was configured.
     """
 
     pool_id: int
@@ -50,11 +52,20 @@ class PoolState:
     remaining: int | None = None
     trust: float = 1.0
     warming_up: bool = False
+    deferral: DeferralConfig | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a policy wants done with a member, and why."""
+    """What a policy wants done with a member, and why.
+
+    Attributes:
+        action: measure or skip.
+        reason: why.
+        sampling_probability: for a member drawn at random: the chance with which it was, in (0, 1]. Guarantees rest on
+            it: the draw knows nothing of how measurements turn out, and draws of a pool are independent, or those of
+            a sample without replacement. ``None`` for every other member.
+    """
 
     action: Action
     reason: Reason

@@ -41,7 +41,7 @@ class TopFraction(SelectionPolicy):
         keep_fraction: part of the pool that is measured, in (0, 1].
         audit_fraction: part of the measured slots that goes to random members, in [0, 1]. What the guard takes
             from the surrogate is added to it.
-        deferral: when a forecast is not trusted.
+        deferral: when a forecast is not trusted, unless the pool's state says otherwise.
     """
 
     keep_fraction: float = 0.25
@@ -68,11 +68,13 @@ class TopFraction(SelectionPolicy):
         if state.warming_up or all(member.score is None for member in members):
             reason = Reason.WARM_UP if state.warming_up else Reason.FALLBACK
             return self._at_random(by_draw, slots, reason)
+        rules = state.deferral or self.deferral
         chosen = self._audit(by_draw, slots, state)
-        self._defer(by_draw, slots, state, chosen)
+        if rules.mode == "within_quota":
+            self._defer(by_draw, slots, state, rules, chosen)
         self._fill_by_rank(by_draw, slots, chosen)
-        if self.deferral.mode == "on_top":
-            self._defer_on_top(by_draw, state, chosen)
+        if rules.mode == "on_top":
+            self._defer_on_top(by_draw, state, rules, chosen)
         rest = Choice(Action.SKIP, Reason.NOT_SELECTED)
         return {member.key: chosen.get(member.key, rest) for member in members}
 
@@ -89,9 +91,11 @@ class TopFraction(SelectionPolicy):
         choice = Choice(Action.MEASURE, Reason.AUDIT, expected / len(by_draw))
         return {member.key: choice for member in by_draw[:drawn]}
 
-    def _uncertain(self, by_draw: Sequence[Member], chosen: dict[str, Choice]) -> list[tuple[Member, Reason]]:
+    @staticmethod
+    def _uncertain(
+        by_draw: Sequence[Member], threshold: float | None, chosen: dict[str, Choice]
+    ) -> list[tuple[Member, Reason]]:
         """Members to defer: no forecast first, then the suspicious, then the least confident."""
-        threshold = self.deferral.threshold
         found: list[tuple[Member, Reason]] = []
         for member in by_draw:
             if member.key in chosen:
@@ -105,13 +109,16 @@ class TopFraction(SelectionPolicy):
         return found
 
     def _defer(
-        self, by_draw: Sequence[Member], slots: int, state: PoolState, chosen: dict[str, Choice]
+        self,
+        by_draw: Sequence[Member],
+        slots: int,
+        state: PoolState,
+        rules: DeferralConfig,
+        chosen: dict[str, Choice],
     ) -> None:
-        if self.deferral.mode != "within_quota":
-            return
         uniform = keyed_uniform(state.seed, "defer", state.pool_id)
-        room = min(slots - len(chosen), rounded_at_random(self.deferral.share * slots, uniform))
-        for member, reason in self._uncertain(by_draw, chosen)[:room]:
+        room = min(slots - len(chosen), rounded_at_random(rules.share * slots, uniform))
+        for member, reason in self._uncertain(by_draw, rules.threshold, chosen)[:room]:
             chosen[member.key] = Choice(Action.MEASURE, reason)
 
     @staticmethod
@@ -125,11 +132,13 @@ class TopFraction(SelectionPolicy):
             reason = Reason.NO_FORECAST if member.score is None else Reason.UNCERTAIN
             chosen[member.key] = Choice(Action.MEASURE, reason)
 
-    def _defer_on_top(self, by_draw: Sequence[Member], state: PoolState, chosen: dict[str, Choice]) -> None:
-        room = int(self.deferral.max_fraction * len(by_draw))
+    def _defer_on_top(
+        self, by_draw: Sequence[Member], state: PoolState, rules: DeferralConfig, chosen: dict[str, Choice]
+    ) -> None:
+        room = int(rules.max_fraction * len(by_draw))
         if state.remaining is not None:
             room = min(room, state.remaining - len(chosen))
-        for member, reason in self._uncertain(by_draw, chosen)[:room]:
+        for member, reason in self._uncertain(by_draw, rules.threshold, chosen)[:room]:
             chosen[member.key] = Choice(Action.MEASURE, reason)
 
 
