@@ -149,24 +149,24 @@ class InProcessHost:
         reference = _candidate(pool, pool.reference_id)
         forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=pool.operation)
         ledger = Ledger(folder / "ledger.sqlite3")
-        gate = Gate(reference, forecaster, ledger, config)
-        (first,) = gate.ask([reference])
-        gate.tell(first.id, search.measure(pool.reference_id))
-        on_measurements(1)
-        considered = 1
-        size = PARENTS * MEASURED_PER_PARENT * config.oversample
-        while not gate.budget_spent():
-            proposals = search.propose(size)
-            if not proposals:
-                break
-            considered += len(proposals)
-            asked = [_candidate(pool, name, parent) for name, parent in proposals]
-            for candidate, decision in zip(asked, gate.ask(asked), strict=True):
-                if decision.measure and gate.start(decision.id):
-                    gate.tell(decision.id, search.measure(candidate.id))
-                elif decision.reason is Reason.INVALID_SOURCE:
-                    search.refused.add(candidate.id)
-            on_measurements(len(search.measured))
+        with Gate(reference, forecaster, ledger, config) as gate:
+            (first,) = gate.ask([reference])
+            gate.tell(first.id, search.measure(pool.reference_id))
+            on_measurements(1)
+            considered = 1
+            size = PARENTS * MEASURED_PER_PARENT * config.oversample
+            while not gate.budget_spent():
+                proposals = search.propose(size)
+                if not proposals:
+                    break
+                considered += len(proposals)
+                asked = [_candidate(pool, name, parent) for name, parent in proposals]
+                for candidate, decision in zip(asked, gate.ask(asked), strict=True):
+                    if decision.measure and gate.start(decision.id):
+                        gate.tell(decision.id, search.measure(candidate.id))
+                    elif decision.reason is Reason.INVALID_SOURCE:
+                        search.refused.add(candidate.id)
+                on_measurements(len(search.measured))
         return considered, ledger.budget_use(forecasts=True).forecast_gpu_seconds or 0.0
 
 

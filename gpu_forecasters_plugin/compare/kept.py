@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_forecasters_plugin._version import __version__
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.records import ArmRun
-from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.files import write_json
+from gpu_forecasters_plugin.plugins import registry
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
 __all__ = ["KeptRuns"]
@@ -28,7 +28,8 @@ class KeptRuns:
     def __init__(self, out: Path, pool: RecordedPool, host: str, budget: int) -> None:
         self._folder = out / "unfinished"
         rows = [(c.id, c.code, c.outcome, c.time_us, c.neighbours) for c in pool.candidates.values()]
-        self._setting = _digest([__version__, host, budget, pool.reference_id, pool.operation, rows])
+        installed = sorted({str(entry.origin) for entry in registry().entries()})
+        self._setting = _digest([installed, host, budget, pool.reference_id, pool.operation, rows])
 
     def _path(self, arm: str, seed: int) -> Path:
         return self._folder / f"{arm}-{seed}.json"
@@ -52,7 +53,7 @@ class KeptRuns:
         """Write a finished search down."""
         self._folder.mkdir(exist_ok=True)
         document = {"identity": self._identity(arm)} | asdict(run)
-        write_atomically(self._path(run.arm, run.seed), json.dumps(document) + "\n")
+        write_json(self._path(run.arm, run.seed), document)
 
     def clear(self) -> None:
         """The comparison has ended: a new one starts afresh."""

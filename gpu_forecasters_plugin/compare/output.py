@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from rich.table import Table
 
 from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.compare.statistics import mean_curve
+from gpu_forecasters_plugin.pictures import png_bytes
 from gpu_forecasters_plugin.printable import printable
 
 __all__ = ["curves_image", "print_result", "result_table"]
@@ -147,9 +146,4 @@ def curves_image(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any
     axes.set_xlim(1, budget)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    image = io.BytesIO()
-    with warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes, which says enough.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(image, dpi=150, format="png")
-    return image.getvalue()
+    return png_bytes(figure)

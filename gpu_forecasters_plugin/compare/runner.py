@@ -9,33 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from gpu_forecasters_plugin.compare.arms import Arm, build_arms
-from gpu_forecasters_plugin.compare.inprocess import InProcessHost
+from gpu_forecasters_plugin.compare.hosts import RegisteredHost, runs_side_by_side
 from gpu_forecasters_plugin.compare.kept import KeptRuns
 from gpu_forecasters_plugin.compare.output import curves_image
-from gpu_forecasters_plugin.compare.records import ArmRun, CompareHost
+from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.compare.statistics import summarise
 from gpu_forecasters_plugin.compare.workers import run_searches
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
-from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.files import prepare_folder, write_atomically, write_json
 from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.progress import WorkProgress
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 
-__all__ = ["HOST_NAMES", "run_comparison"]
-
-HOST_NAMES = ("openevolve", "inprocess")
+__all__ = ["run_comparison"]
 
 _MOST_SEEDS = 10_000
-
-
 _SUMMARY = "summary.json"
-
-
-def _openevolve_host() -> CompareHost:
-    from gpu_forecasters_openevolve.compare_host import OpenEvolveHost
-
-    return OpenEvolveHost()
+_PLOT = "curves.png"
 
 
 def _check(
@@ -46,8 +37,7 @@ def _check(
     surrogate: SurrogateConfig,
     measurement_seconds: float | None,
 ) -> None:
-    if host not in HOST_NAMES:
-        raise ConfigError(f"unknown host {host!r}; there are: {', '.join(HOST_NAMES)}")
+    runs_side_by_side(host)  # an unknown host is an error now
     if not 2 <= budget <= len(pool.candidates):
         raise ConfigError(
             f"--budget is 2 to {len(pool.candidates)}, the number of kernels in this pool, got {budget}"
@@ -56,7 +46,7 @@ def _check(
         raise ConfigError(f"--seeds is at least 1 and at most {_MOST_SEEDS}, got {seeds}")
     if measurement_seconds is not None and not 0.0 < measurement_seconds < math.inf:
         raise ConfigError(f"--measurement-seconds is above 0 and finite, got {measurement_seconds}")
-    if surrogate.budget.count_forecasting and host != InProcessHost.name:
+    if surrogate.budget.count_forecasting and host != "inprocess":
         # A replay through a real host takes seconds of its own, which are not the GPU's.
         raise ConfigError("surrogate.budget.count_forecasting is compared with --host inprocess only")
 
@@ -94,10 +84,10 @@ def _all_runs(
             found.append(run)
             progress.update(len(found) * budget, f"{run.arm}, seed {run.seed}")
 
-        if host == InProcessHost.name:
-            run_searches(pool.source, missing, budget, on_finished)
+        if runs_side_by_side(host):
+            run_searches(host, pool.source, missing, budget, on_finished)
             return found
-        outer = _openevolve_host()
+        outer = RegisteredHost(host)
         for arm, seed in missing:
             label, done = f"{arm.name}, seed {seed}", len(found) * budget
             folder = out / "runs" / f"{arm.name}-{seed}"
@@ -125,7 +115,7 @@ def run_comparison(
 
     Args:
         source: name of a recorded task, or path of a pool file.
-        host: ``openevolve`` or ``inprocess``.
+        host: ``openevolve``, ``inprocess``, or a plugin's.
         budget: measurements of each search, the reference's included.
         seeds: number of paired seeds, 0 to ``seeds`` - 1.
         arms: names of the arms.
@@ -146,6 +136,7 @@ def run_comparison(
     """
     pool = open_pool(source)
     _check(pool, host, budget, seeds, surrogate, measurement_seconds)
+    prepare_folder(out, (_SUMMARY, _PLOT))
     hold_folder(out)
     try:
         chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds)
@@ -160,8 +151,8 @@ def run_comparison(
         summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
         summary["device"] = pool.device
         summary["budget_gpu_seconds"] = chosen[0].gpu_seconds
-        write_atomically(out / _SUMMARY, json.dumps(summary, indent=1) + "\n")
-        write_atomically(out / "curves.png", curves_image(runs, summary))
+        write_json(out / _SUMMARY, summary)
+        write_atomically(out / _PLOT, curves_image(runs, summary))
         kept.clear()
     finally:
         release_folder(out)

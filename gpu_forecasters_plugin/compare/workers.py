@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from gpu_forecasters_plugin.compare.arms import Arm
-from gpu_forecasters_plugin.compare.inprocess import InProcessHost
+from gpu_forecasters_plugin.compare.hosts import RegisteredHost
 from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.errors import HostError
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
@@ -26,13 +26,14 @@ from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 __all__ = ["run_searches"]
 
 _pool: RecordedPool | None = None
+_host: RegisteredHost | None = None
 
 
-def _begin(source: str, lifeline: Connection) -> None:
+def _begin(host: str, source: str, lifeline: Connection) -> None:
     """First thing in a worker: tie its life to its parent's, and load the recorded task."""
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    global _pool
-    _pool = open_pool(source)
+    global _pool, _host
+    _pool, _host = open_pool(source), RegisteredHost(host)
 
 
 def _end_with_parent(lifeline: Connection) -> None:
@@ -42,9 +43,9 @@ def _end_with_parent(lifeline: Connection) -> None:
 
 
 def _run(arm: Arm, seed: int, budget: int, scratch: str) -> ArmRun:
-    assert _pool is not None
+    assert _pool is not None and _host is not None
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        return InProcessHost().run(_pool, arm, seed, budget, Path(folder))
+        return _host.run(_pool, arm, seed, budget, Path(folder))
 
 
 @contextmanager
@@ -68,11 +69,16 @@ def _tell(future: Future[ArmRun], on_finished: Callable[[ArmRun], None]) -> bool
 
 
 def run_searches(
-    source: str, searches: Sequence[tuple[Arm, int]], budget: int, on_finished: Callable[[ArmRun], None]
+    host: str,
+    source: str,
+    searches: Sequence[tuple[Arm, int]],
+    budget: int,
+    on_finished: Callable[[ArmRun], None],
 ) -> None:
     """Run all searches, as many at once as there are cores.
 
     Args:
+        host: name of the host.
         source: name of a recorded task, or path of a pool file.
         searches: arm and seed of each.
         budget: measurements of each, the reference's included.
@@ -93,7 +99,7 @@ def run_searches(
             min(os.cpu_count() or 1, len(searches)),
             mp_context=context,
             initializer=_begin,
-            initargs=(source, workers_end),
+            initargs=(host, source, workers_end),
         )
         try:
             with _signals_held():

@@ -15,15 +15,18 @@ from typing import Any, Literal
 
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.errors import ProposalError
+from gpu_forecasters_plugin.recorded.tagged_answers import apply_in_place, editable_part, in_tags
 
 __all__ = ["AnswerFormat", "ProposalRequest", "apply_blocks", "read_request", "write_answer"]
 
-AnswerFormat = Literal["diff", "full"]
+AnswerFormat = Literal["diff", "full", "tagged_diff", "tagged_full"]
+"""SEARCH/REPLACE blocks or a whole program; ``tagged``: in the tags that ShinkaEvolve reads."""
 
 _SEARCH, _DIVIDER, _REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 _MARKER_LINE = re.compile(rf"^[ \t]*({_SEARCH}|{_DIVIDER}|{_REPLACE})[ \t]*\r?$", re.MULTILINE)
 _FENCE = re.compile(r"^```([^\s`]*)[ \t]*$")
-_PARENT_HEADING = "# Current Program"
+_PARENT_HEADING = "# current program"
+_TAG = "<NAME>"
 _MAX_CLOSINGS = 8
 """A program may hold fences of its own (in a docstring): a block may end at a later fence than the next."""
 
@@ -49,7 +52,7 @@ def _message_texts(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _candidate_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Line ranges (opening and closing fence) that may hold the parent, the likeliest first."""
     fences = [index for index, line in enumerate(lines) if _FENCE.match(line)]
-    headings = [index for index, line in enumerate(lines) if line.strip() == _PARENT_HEADING]
+    headings = [index for index, line in enumerate(lines) if line.strip().lower() == _PARENT_HEADING]
     after_heading = [next((f for f in fences if f > heading), -1) for heading in reversed(headings)]
     for opening in dict.fromkeys((*(f for f in after_heading if f >= 0), *reversed(fences))):
         closings = [f for f in fences if f > opening and lines[f].rstrip() == "```"]
@@ -58,6 +61,8 @@ def _candidate_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _wanted_format(before: str, after: str) -> AnswerFormat:
+    if _TAG in before:
+        return "tagged_diff" if _SEARCH in before else "tagged_full"
     # Instructions mostly follow the program; only when they say nothing does what precedes it count.
     if _SEARCH in after:
         return "diff"
@@ -141,15 +146,19 @@ def write_answer(parent: str, child: str, fmt: AnswerFormat, language: str = "py
 
     ``None`` if there is no such answer in this format: a program that itself holds diff markers or fences.
     """
-    if fmt == "full":
+    tagged = fmt.startswith("tagged")
+    if fmt.endswith("full"):
         if "```" in child:
             return None
-        return f"The kernel, rewritten as a whole:\n\n```{language}\n{child.rstrip()}\n```\n"
+        program = f"```{language}\n{child.rstrip()}\n```"
+        return in_tags("CODE", program) if tagged else f"The kernel, rewritten as a whole:\n\n{program}\n"
     if _MARKER_LINE.search(parent) or _MARKER_LINE.search(child):
         return None
-    for blocks in _diff_blocks(parent, child):
+    base, apply = (editable_part(parent), apply_in_place) if tagged else (parent, apply_blocks)
+    for blocks in _diff_blocks(base, child):
         # A SEARCH of blank lines only would match nearly anywhere.
-        if all(search.strip() for search, _ in blocks) and _same_source(apply_blocks(parent, blocks), child):
+        if all(search.strip() for search, _ in blocks) and _same_source(apply(base, blocks), child):
             texts = [f"{_SEARCH}\n{old}\n{_DIVIDER}\n{new}\n{_REPLACE}" for old, new in blocks]
-            return "Change of the kernel:\n\n" + "\n\n".join(texts) + "\n"
+            change = "\n\n".join(texts)
+            return in_tags("DIFF", change) if tagged else f"Change of the kernel:\n\n{change}\n"
     return None

@@ -6,9 +6,6 @@ OpenEvolve takes, so that a recorded task runs through the host exactly as a use
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -16,7 +13,12 @@ from typing import Any
 
 from gpu_forecasters_plugin.candidate import decode_source, source_key
 from gpu_forecasters_plugin.decision import Outcome
-from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.recorded.calls import (
+    CALL_LOG_VARIABLE,
+    EVAL_SECONDS_VARIABLE,
+    log_call,
+    pretend_to_measure,
+)
 from gpu_forecasters_plugin.recorded.openevolve_task import OpenEvolveTask, write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 
@@ -29,13 +31,6 @@ __all__ = [
     "to_host_result",
     "write_openevolve_task",
 ]
-
-CALL_LOG_VARIABLE = "GPU_FORECASTERS_CALL_LOG"
-"""When set, each real evaluator call adds a line to ``measurements.jsonl`` beside the evaluator (value ``1``)
-or to the file that the value names."""
-
-EVAL_SECONDS_VARIABLE = "GPU_FORECASTERS_EVAL_SECONDS"
-"""Simulated duration of a measurement, in seconds; default 0."""
 
 UNKNOWN_SOURCE = "this source is not in the recorded task, so nobody has measured it"
 
@@ -83,30 +78,6 @@ def _pool(source: str) -> RecordedPool:
     return open_pool(source)
 
 
-def _seconds() -> float:
-    text = os.environ.get(EVAL_SECONDS_VARIABLE, "").strip() or "0"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ConfigError(f"{EVAL_SECONDS_VARIABLE} must be a number of seconds, got {text!r}")
-    return seconds
-
-
-def _log_call(folder: Path, row: dict[str, Any]) -> None:
-    target = os.environ.get(CALL_LOG_VARIABLE, "").strip()
-    if not target:
-        return
-    path = folder / "measurements.jsonl" if target == "1" else Path(target)
-    # One write on an appending descriptor: lines of concurrent workers never mix.
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, (json.dumps(row) + "\n").encode())
-    finally:
-        os.close(descriptor)
-
-
 def evaluate_program_file(program_path: str | PathLike[str], source: str, *, folder: Path) -> Any:
     """One call of the real evaluator for a candidate file: look it up, log it, take its time.
 
@@ -124,9 +95,7 @@ def evaluate_program_file(program_path: str | PathLike[str], source: str, *, fol
         "key": candidate.key if candidate else source_key(code),
         "outcome": metrics.get("outcome", "ok"),
         "combined_score": metrics["combined_score"],
-        "pid": os.getpid(),
-        "time": time.time(),
     }
-    time.sleep(_seconds())
-    _log_call(folder, row)
+    pretend_to_measure()
+    log_call(folder, row)
     return to_host_result(metrics)

@@ -7,9 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.python_syntax import parse_python
-from gpu_forecasters_plugin.recorded.pool import is_pool_path, open_pool
+from gpu_forecasters_plugin.recorded.pool import RecordedPool, is_pool_path, open_pool
 from gpu_forecasters_plugin.recorded.server import MODEL_NAME
 
 __all__ = ["OpenEvolveTask", "write_openevolve_task"]
@@ -99,6 +101,9 @@ def write_openevolve_task(
 ) -> OpenEvolveTask:
     """Write ``initial_program``, ``evaluator.py`` and ``config.yaml`` for OpenEvolve 0.4.1.
 
+    The configuration's ``surrogate:`` section, which OpenEvolve itself does not read, says what the task knows of
+    itself: operation, device and shapes.
+
     Args:
         pool_source: name of a recorded task, or path of a pool file (which stays where it is).
         folder: created if missing; files of the same names are replaced.
@@ -145,6 +150,13 @@ def write_openevolve_task(
             num_islands=num_islands,
             timeout=timeout,
             workers=workers,
-        ),
+        )
+        + _section(pool),
     )
     return task
+
+
+def _section(pool: RecordedPool) -> str:
+    """What is known of the task, for the filter and its forecaster."""
+    known = {"task": pool.operation, "device": pool.device, "shapes": pool.shapes or None}
+    return yaml.safe_dump({"surrogate": known}, sort_keys=False, allow_unicode=True, width=100_000)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from os import PathLike
@@ -224,9 +224,18 @@ def is_pool_path(source: str | PathLike[str]) -> bool:
 
 
 def open_pool(source: str | PathLike[str]) -> RecordedPool:
-    """The recorded task of that name, or the pool file at that path (see :func:`is_pool_path`).
+    """The recorded task of that name, shipped or a plugin's, or the pool file at that path (see :func:`is_pool_path`).
 
     Raises:
         PoolFileError: there is no such task, or the file is not a valid pool.
+        PluginError: a plugin is broken.
     """
-    return load_pool(source) if is_pool_path(source) else load_task(str(source))
+    if is_pool_path(source):
+        return load_pool(source)
+    # Late: the registry holds the tasks of this package, which are loaded here.
+    from gpu_forecasters_plugin.hookspecs import RecordedTaskFactory
+    from gpu_forecasters_plugin.plugins import made_by, registry
+
+    entry = registry().find(RecordedTaskFactory, str(source), PoolFileError)
+    # By this name it is found again, in whatever process.
+    return replace(made_by(entry, entry.factory.load, RecordedPool, "cannot be loaded"), source=str(source))

@@ -170,21 +170,21 @@ class RecordedProposer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a recorded task's proposer until interrupted."""
-    from gpu_forecasters_plugin.recorded.pool import load_pool, load_task
+    from gpu_forecasters_plugin.recorded.pool import load_pool, open_pool
 
     parser = argparse.ArgumentParser(
         prog="python -m gpu_forecasters_plugin.recorded.proposer",
         description="OpenAI-compatible endpoint that proposes kernels of a recorded task.",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--task", help="name of a recorded task that ships with the package")
+    source.add_argument("--task", help="name of a recorded task")
     source.add_argument("--pool", help="path of a pool file")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     try:
-        pool = load_task(options.task) if options.task else load_pool(options.pool)
+        pool = open_pool(options.task) if options.task else load_pool(options.pool)
         proposer = RecordedProposer(ProposalGraph.from_pool(pool), seed=options.seed)
         server = serve(proposer, options.host, options.port)
     except (GpuForecastersError, OSError, OverflowError) as error:

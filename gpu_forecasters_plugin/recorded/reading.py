@@ -23,6 +23,8 @@ _TIME_RANGE_US = (1e-6, 1e12)
 
 _MOST_REPEATS = 10**9
 _LONGEST_SHAPES = 2000
+_LONGEST_NAMES = {"task": 400, "operation": 400, "device": 200}
+"""As a ledger takes them."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -38,6 +40,9 @@ def _name(row: Mapping[str, Any], key: str, where: str) -> str:
     value = _text(row, key, where)
     if _CONTROL.search(value):
         raise PoolFileError(f"{where}: {key!r} must be one line of text, got {ascii(value):.60}")
+    longest = _LONGEST_NAMES[key]
+    if len(value) > longest:
+        raise PoolFileError(f"{where}: {key!r} must be at most {longest} characters, got {value:.60}...")
     return value
 
 

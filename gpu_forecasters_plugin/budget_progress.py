@@ -1,0 +1,37 @@
+"""Shows how far a run's budget is while its host works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpu_forecasters_plugin.gate import Gate
+from gpu_forecasters_plugin.ledger import Ledger
+from gpu_forecasters_plugin.progress import WorkProgress
+
+__all__ = ["budget_progress"]
+
+_EVERY_S = 1.0
+
+
+@contextmanager
+def budget_progress(gate: Gate, ledger: Ledger) -> Iterator[None]:
+    """Follow the ledger from a thread, on the terminal."""
+    budget = gate.config.budget.measurements or 0
+    ended = threading.Event()
+
+    def follow() -> None:
+        with WorkProgress(budget) as progress:
+            while not ended.wait(_EVERY_S):
+                best = gate.best_speedup
+                label = "no speed-up yet" if best is None else f"best {best:.2f}x"
+                progress.update(ledger.budget_use().measurements, label)
+
+    thread = threading.Thread(target=follow, name="gpu-forecasters-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
