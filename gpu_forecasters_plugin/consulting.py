@@ -9,7 +9,7 @@ from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.forecast import ForecastFailure, ForecastOutcome, Query
 from gpu_forecasters_plugin.forecasters import ContainedForecaster, Forecaster
-from gpu_forecasters_plugin.history import History
+from gpu_forecasters_plugin.history import Anchor, History
 from gpu_forecasters_plugin.ledger import RunIdentity
 
 __all__ = ["Consultant"]
@@ -30,10 +30,10 @@ class Consultant:
         self._reference = reference
         self._history = history
         self._identity = identity
-        self._anchor = config.anchor
         self._shapes = config.shapes or ""
         self._breaker = OutageBreaker()
         self._observed_revision = 0
+        self._closed = False
 
     def observe(self) -> None:
         """Let the forecaster learn what is new since it last did, whoever has read the ledger meanwhile."""
@@ -41,28 +41,15 @@ class Consultant:
             self._forecaster.observe(self._history.observations())
             self._observed_revision = self._history.revision
 
-    def forecast(self, candidates: Sequence[Candidate]) -> dict[str, ForecastOutcome]:
-        """What the forecaster says, by candidate key; nothing while it is down."""
-        if not candidates:
-            return {}
-        if self._breaker.open:
-            self._breaker.skipped()
-            return {}
-        outcomes = self._forecaster.forecast(self._queries(candidates))
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ForecastFailure)]
-        detail = f"{failures[0].kind}: {failures[0].detail}" if failures else ""
-        self._breaker.record(answered=len(failures) < len(outcomes), detail=detail)
-        return {candidate.key: outcome for candidate, outcome in zip(candidates, outcomes, strict=True)}
-
-    def _queries(self, candidates: Sequence[Candidate]) -> list[Query]:
-        _, anchor_code, anchor_speedup = self._history.anchor(self._anchor)
+    def queries(self, candidates: Sequence[Candidate], anchor: Anchor) -> list[Query]:
+        """What the forecaster is asked about candidates, relative to an anchor."""
         return [
             Query(
                 candidate.key,
                 candidate.code,
-                anchor_code,
+                anchor.code,
                 self._reference.code,
-                anchor_speedup,
+                anchor.speedup,
                 self._identity.task,
                 self._identity.device,
                 candidate.parent_code,
@@ -71,3 +58,27 @@ class Consultant:
             )
             for candidate in candidates
         ]
+
+    def forecast(self, queries: Sequence[Query]) -> dict[str, ForecastOutcome]:
+        """What the forecaster says, by candidate key; nothing while it is down, or when this is closed."""
+        if not queries or self._closed:
+            return {}
+        if self._breaker.open:
+            self._breaker.skipped()
+            return {}
+        outcomes = self._forecaster.forecast(queries)
+        self._watch(outcomes)
+        return {query.candidate_key: outcome for query, outcome in zip(queries, outcomes, strict=True)}
+
+    def close(self) -> None:
+        """Give up what is under way, within two seconds, and ask no more; from any thread."""
+        self._closed = True
+        self._forecaster.close()
+
+    def _watch(self, outcomes: Sequence[ForecastOutcome]) -> None:
+        """Take note of an outage; what was given up is none."""
+        if self._closed:
+            return
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ForecastFailure)]
+        detail = f"{failures[0].kind}: {failures[0].detail}" if failures else ""
+        self._breaker.record(answered=len(failures) < len(outcomes), detail=detail)

@@ -23,12 +23,14 @@ __all__ = [
     "ForecastOutcome",
     "Observation",
     "Query",
+    "RiskKind",
 ]
 
 UNIFORM: tuple[float, ...] = (1.0 / N_BINS,) * N_BINS
 _SUM_TOLERANCE = 1e-6
 
 ConfidenceKind = Literal["max_prob", "neg_entropy", "top2_margin"]
+RiskKind = Literal["wrong_bin", "log2_error"]
 
 
 class FailureKind(StrEnum):

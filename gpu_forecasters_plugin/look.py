@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS
-from gpu_forecasters_plugin.candidate import Candidate, decode_source
+from gpu_forecasters_plugin.candidate import MAX_SOURCE_CHARACTERS, Candidate, decode_source
 from gpu_forecasters_plugin.config import DeferralConfig, ForecasterConfig, SurrogateConfig
 from gpu_forecasters_plugin.device import detect_device
 from gpu_forecasters_plugin.errors import ConfigError
@@ -134,7 +134,8 @@ def read_kernel(path: Path, what: str) -> Candidate:
         ConfigError: the file cannot be read, or is no kernel at all.
     """
     try:
-        kernel = Candidate(what, decode_source(path.read_bytes()))
+        with path.open("rb") as file:  # a device never ends; a few bytes beyond the limit say as much
+            kernel = Candidate(what, decode_source(file.read(4 * MAX_SOURCE_CHARACTERS + 4)))
     except OSError as error:
         raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
     if kernel.problem is not None:
@@ -165,7 +166,10 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
         device=detect_device(config.device).name,
         shapes=config.shapes or "",
     )
-    (outcome,) = ContainedForecaster(forecaster).forecast([query])
+    try:
+        (outcome,) = ContainedForecaster(forecaster).forecast([query])
+    finally:
+        forecaster.close()
     known = [_basis(member, task) for member in config.forecaster.members()]
     return Look(
         query,
@@ -198,3 +202,5 @@ def _basis(config: ForecasterConfig, task: str) -> str:
             return f"{config.model}{adapter} in this process, read out by {config.readout}"
         case "mixture" | "recalibrated":
             return ""
+        case _:
+            return f"{config.kind}: a plugin's forecaster"

@@ -144,6 +144,22 @@ async def white_space(exchange: Exchange) -> None:
         await asyncio.sleep(0.01)
 
 
+def floods(unit: bytes, *, status: int = 200, first: bytes = b"", **headers: str) -> Behaviour:
+    """A body that never ends; what the client took of it is counted in the server's ``flooded``."""
+    lines = {"Content-Type": "application/json", "Connection": "close"}
+    lines |= {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def behave(exchange: Exchange) -> None:
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        exchange.writer.write(f"HTTP/1.1 {status} Scripted\r\n{head}\r\n".encode() + first)
+        while not exchange.server.released.is_set():
+            exchange.writer.write(unit)
+            await exchange.writer.drain()
+            exchange.server.flooded += len(unit)
+
+    return behave
+
+
 async def silence(exchange: Exchange) -> None:
     """Nothing, until the test is over."""
     await exchange.server.released.wait()
@@ -156,6 +172,7 @@ class MisbehavingServer:
         requests: bodies of all completions asked for, in the order of their arrival.
         headers: their headers, names in lower case.
         models: what it answers when asked for its models.
+        flooded: bytes that endless bodies have got rid of, what the sockets hold of them included.
     """
 
     def __init__(self, *script: Behaviour, tls: ssl.SSLContext | None = None) -> None:
@@ -164,6 +181,7 @@ class MisbehavingServer:
         self.models: Behaviour = replies(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
+        self.flooded = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 

@@ -16,17 +16,20 @@ class Forecaster(ABC):
     Promises: :meth:`forecast` answers every query, in order, with a forecast or a typed failure, and never
     raises for what a candidate contains or an endpoint does. The same queries after the same observations give
     the same answers, whatever the order. A forecaster belongs to one gate: its calls come one at a time, from
-    any thread. It never sees the budget and decides nothing.
+    any thread, but for :meth:`close`. It never sees the budget and decides nothing.
 
     Attributes:
         name: what ledgers and reports call it.
         model: the model that answers, as its endpoint calls it; empty where there is none.
         prompt_hash: identity of the prompts that it writes; empty where there are none.
+        waits: whether its forecasts are spent waiting, as for a network, rather than computing: a mixture asks such
+            experts at the same time, each from a thread of its own.
     """
 
     name: str = "forecaster"
     model: str = ""
     prompt_hash: str = ""
+    waits: bool = False
 
     @abstractmethod
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
@@ -47,4 +50,12 @@ class Forecaster(ABC):
 
         Args:
             observations: measurements with outcome ``ok``.
+        """
+
+    def close(self) -> None:  # noqa: B027 - optional by design
+        """End for good: the run is over.
+
+        May be called at any time, from any thread, more than once. Forecasts under way that wait for somebody come
+        back within two seconds, as failures; a forecaster that is closed answers with failures alone, if it is asked
+        at all. One that computes in this process may finish what it has begun.
         """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
+from gpu_forecasters_plugin.failure_log import FailureLog
 from gpu_forecasters_plugin.forecast import (
     FailureKind,
     Forecast,
@@ -15,41 +17,82 @@ from gpu_forecasters_plugin.forecast import (
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 
-__all__ = ["ContainedForecaster"]
+__all__ = ["ContainedForecaster", "Containment"]
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
-_LONGEST_DETAIL = 500
+_LOST = "its pool"
+
+
+class Containment:
+    """Turns the unexpected errors of one forecaster into failures; the first is announced, further ones are counted.
+
+    Args:
+        name: whose errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._failures = FailureLog(f"forecaster {name!r}")
+
+    @property
+    def errors(self) -> int:
+        """How many there were."""
+        return self._failures.count
+
+    def failure(self, error: Exception, lost: str) -> ForecastFailure:
+        """The ``invalid`` failure that stands for an error.
+
+        Args:
+            error: what was raised.
+            lost: what goes without a forecast for it.
+        """
+        problem = self._failures.add(error, f"{lost} goes without forecast")
+        return ForecastFailure(FailureKind.INVALID, problem, self.name)
+
+    def attempt(self, call: Callable[[], T], lost: str) -> T | ForecastFailure:
+        """What a call returns, or the failure that stands for what it raises; ``lost`` as for :meth:`failure`."""
+        try:
+            return call()
+        except Exception as error:  # it may be anybody's: only what ends the process goes through
+            return self.failure(error, lost)
 
 
 class ContainedForecaster(Forecaster):
     """Keeps the promises of :class:`Forecaster` for one that may break them.
 
     An error while it forecasts, or a wrong number or kind of answers, makes an ``invalid`` failure of every query of
-    that pool. After an error while it learns it is not asked until it has learned without one: it may be in any
-    state. The first error is announced, further ones are counted.
-
-    Attributes:
-        errors: how many calls have failed.
+    that pool: of an answer that never came nobody can tell for which query. Forecasters that can tell contain their
+    errors query by query. After an error while it learns it is not asked until it has learned without one: it may be
+    in any state.
     """
 
     def __init__(self, inner: Forecaster) -> None:
         self.name, self.model, self.prompt_hash = inner.name, inner.model, inner.prompt_hash
-        self.errors = 0
+        self.waits = inner.waits
         self._inner = inner
-        self._not_learned: str | None = None
+        self._containment = Containment(inner.name)
+        self._not_learned: ForecastFailure | None = None
+
+    @property
+    def errors(self) -> int:
+        """How many calls have failed."""
+        return self._containment.errors
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Pass the observations on."""
-        self._not_learned = self._attempt(lambda: self._inner.observe(observations))
+        self._not_learned = self._containment.attempt(lambda: self._inner.observe(observations), _LOST)
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """The forecaster's own answers, or failures."""
-        answers: list[ForecastOutcome] = []
-        problem = self._not_learned or self._attempt(lambda: answers.extend(self._checked(queries)))
-        if problem is not None:
-            return [ForecastFailure(FailureKind.INVALID, problem, self.name) for _ in queries]
-        return answers
+        if self._not_learned is not None:
+            return [self._not_learned] * len(queries)
+        answers = self._containment.attempt(partial(self._checked, queries), _LOST)
+        return [answers] * len(queries) if isinstance(answers, ForecastFailure) else answers
+
+    def close(self) -> None:
+        """Close it."""
+        self._containment.attempt(self._inner.close, "nothing")
 
     def _checked(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         answers = list(self._inner.forecast(queries))
@@ -59,22 +102,3 @@ class ContainedForecaster(Forecaster):
             if not isinstance(answer, Forecast | ForecastFailure):
                 raise TypeError(f"an answer is {type(answer).__name__}, neither a forecast nor a failure")
         return answers
-
-    def _attempt(self, call: Callable[[], None]) -> str | None:
-        """What went wrong, if anything did."""
-        try:
-            call()
-        except Exception as error:  # it may be anybody's: only what ends the process goes through
-            self.errors += 1
-            problem = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_DETAIL]
-            level = logging.ERROR if self.errors == 1 else logging.DEBUG
-            logger.log(
-                level,
-                "forecaster %r raised %s: its pool goes without forecasts (error %d; later ones at level debug)",
-                self.name,
-                problem,
-                self.errors,
-                exc_info=logger.isEnabledFor(logging.DEBUG),
-            )
-            return problem
-        return None

@@ -18,6 +18,7 @@ from gpu_forecasters_plugin.forecast import (
     Query,
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.forecasters.asking import ask_all
 from gpu_forecasters_plugin.forecasters.climatology import ClimatologyForecaster
 from gpu_forecasters_plugin.forecasters.contained import ContainedForecaster
 from gpu_forecasters_plugin.forecasters.stacking import FLOOR, fit_weights, log_pool
@@ -35,9 +36,10 @@ class MixtureForecaster(Forecaster):
 
     One expert is always climatology (added when it is not among them): an expert that does worse than this
     run's bin frequencies loses its weight, down to exactly zero, where all candidates look alike and
-    selection falls back to chance. An expert that fails for a query, or raises, is left out of its forecast. When every
-    expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies tell no
-    candidate from another, and an outage must be seen as one. What any expert suspects, the mixture suspects.
+    selection falls back to chance. An expert that fails for a query, or raises, is left out of its forecast.
+    When every expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies
+    tell no candidate from another, and an outage must be seen as one. What any expert suspects, the mixture
+    suspects. Experts that wait for a network are asked at the same time.
 
     Args:
         experts: forecasters with names of their own; the mixture owns them.
@@ -66,7 +68,8 @@ class MixtureForecaster(Forecaster):
             members.append(ClimatologyForecaster(bins=bins))
         names = [expert.name for expert in members]
         if len(set(names)) < len(names):
-            raise ValueError(f"experts of a mixture need names of their own, got {names}")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"experts of a mixture need names of their own, and two of them are {twice!r}")
         given = dict(weights or {})
         if unknown := sorted(set(given) - set(names)):
             raise ValueError(f"weights are given for unknown experts {unknown}; experts: {names}")
@@ -77,6 +80,7 @@ class MixtureForecaster(Forecaster):
         self.name = name
         self.model = "+".join(filter(None, (expert.model for expert in members)))
         self.prompt_hash = _joined([expert.prompt_hash for expert in members if expert.prompt_hash])
+        self.waits = any(expert.waits for expert in members)
         self._experts = [ContainedForecaster(expert) for expert in members]
         self._names = names
         self._informed = [not isinstance(expert, ClimatologyForecaster) for expert in members]
@@ -118,8 +122,13 @@ class MixtureForecaster(Forecaster):
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """Ask every expert about the whole batch, then pool per query."""
-        answers = [expert.forecast(queries) for expert in self._experts]
+        answers = ask_all(self._experts, queries)
         return [self._pool([answer[index] for answer in answers]) for index in range(len(queries))]
+
+    def close(self) -> None:
+        """Close all experts."""
+        for expert in self._experts:
+            expert.close()
 
     def _pool(self, outcomes: Sequence[ForecastOutcome]) -> ForecastOutcome:
         cost = sum((outcome.cost for outcome in outcomes), ForecastCost())

@@ -62,7 +62,7 @@ class RecalibratedForecaster(Forecaster):
 
     def __init__(self, inner: Forecaster, *, bins: BinScheme = BINS, name: str | None = None) -> None:
         self.name = name or f"recalibrated-{inner.name}"
-        self.model, self.prompt_hash = inner.model, inner.prompt_hash
+        self.model, self.prompt_hash, self.waits = inner.model, inner.prompt_hash, inner.waits
         self._inner = inner
         self._bins = bins
         self._pools: list[tuple[Row, ...]] = []
@@ -107,6 +107,10 @@ class RecalibratedForecaster(Forecaster):
             self._mended(outcome) if isinstance(outcome, Forecast) else outcome
             for outcome in self._inner.forecast(queries)
         ]
+
+    def close(self) -> None:
+        """Close the inner forecaster."""
+        self._inner.close()
 
     def _mended(self, raw: Forecast) -> Forecast:
         components = {**raw.components, self._inner.name: raw.probabilities}

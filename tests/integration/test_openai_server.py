@@ -134,7 +134,7 @@ SPENT: dict[str, tuple[Behaviour, FailureKind, str]] = {
     "cut off": (answers(choice(verbalized()[:40], finish_reason="length")), FailureKind.TRUNCATED, "limit"),
     "no choices": (answers(), FailureKind.EMPTY, "no choices"),
     "schema ignored": (answers(choice("It looks fast to me.")), FailureKind.INVALID, "no JSON object"),
-    "html": (html, FailureKind.INVALID, "not a chat completion"),
+    "html": (html, FailureKind.INVALID, "not JSON"),
     "broken JSON": (replies(200, '{"choices": ['), FailureKind.INVALID, "not JSON"),
     "JSON of another kind": (replies(200, [1, 2]), FailureKind.INVALID, "not a chat completion"),
     "an error with status 200": (

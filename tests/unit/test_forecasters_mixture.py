@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from gpu_forecasters_plugin.forecasters import (
     MixtureForecaster,
     OracleForecaster,
     RandomForecaster,
+    RecalibratedForecaster,
     ScriptedForecaster,
 )
 from gpu_forecasters_plugin.forecasters.stacking import fit_weights, log_pool
@@ -187,6 +189,62 @@ def test_a_mixture_is_known_by_its_experts_models_and_prompts() -> None:
     both = MixtureForecaster([one, two])
     assert both.model == "small+large" and both.prompt_hash not in ("", "abc", "def")
     assert MixtureForecaster([RandomForecaster(0)]).prompt_hash == ""
+
+
+class Waiting(Forecaster):
+    """Answers when its partner is asked too, or when it is closed."""
+
+    waits = True
+
+    def __init__(self, name: str, partner: threading.Barrier) -> None:
+        self.name = name
+        self._partner = partner
+
+    def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
+        try:
+            self._partner.wait(30)
+        except threading.BrokenBarrierError:
+            return [ForecastFailure(FailureKind.TIMEOUT, "alone", self.name) for _ in queries]
+        weights = [float(len(self.name))] + [1.0] * 7
+        return [Forecast.from_weights(weights) for _ in queries]
+
+    def close(self) -> None:
+        self._partner.abort()
+
+
+def test_experts_that_wait_are_asked_at_the_same_time() -> None:
+    meeting = threading.Barrier(2)
+    mixture = MixtureForecaster([Waiting("one", meeting), RandomForecaster(0), Waiting("other", meeting)])
+    assert mixture.waits and not MixtureForecaster([RandomForecaster(0)]).waits
+    first, again = (mixture.forecast(queries(["a", "b"])) for _ in range(2))
+    assert first == again
+    for outcome in first:
+        assert isinstance(outcome, Forecast)
+        assert list(outcome.components) == ["one", "random", "other", "climatology"]
+        assert outcome.components["one"][0] < outcome.components["other"][0]
+
+
+def test_an_interrupted_mixture_leaves_nobody_waiting() -> None:
+    def interrupt(query: Query) -> list[float]:
+        raise KeyboardInterrupt
+
+    meeting = threading.Barrier(3)
+    experts = [ScriptedForecaster(interrupt), Waiting("one", meeting), Waiting("other", meeting)]
+    with pytest.raises(KeyboardInterrupt):
+        MixtureForecaster(experts).forecast(queries(["a"]))
+    assert meeting.broken
+
+
+def test_a_closed_mixture_gives_up_its_experts_through_whatever_is_around_them() -> None:
+    meeting = threading.Barrier(2)
+    inner = RecalibratedForecaster(MixtureForecaster([Waiting("one", meeting)]))
+    mixture = MixtureForecaster([inner])
+    outcomes: list[ForecastOutcome] = []
+    asking = threading.Thread(target=lambda: outcomes.extend(mixture.forecast(queries(["a"]))))
+    asking.start()
+    mixture.close()
+    asking.join(30)
+    assert isinstance(outcomes[0], ForecastFailure) and outcomes[0].detail == "alone"
 
 
 def test_climatology_alone_is_a_mixture_too() -> None:

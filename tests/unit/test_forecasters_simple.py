@@ -5,14 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import source_key
-from gpu_forecasters_plugin.config import load_surrogate_config
-from gpu_forecasters_plugin.errors import ForecasterError
+from gpu_forecasters_plugin.config import load_surrogate_config, parse_surrogate_config
+from gpu_forecasters_plugin.errors import ConfigError, ForecasterError
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, Observation, Query
 from gpu_forecasters_plugin.forecasters import (
     ClimatologyForecaster,
@@ -200,6 +201,19 @@ def test_replay_names_the_line_that_is_wrong(tmp_path: Path, line: str, message:
 def test_replay_says_that_a_file_cannot_be_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(ForecasterError, match="cannot be read"):
         ReplayForecaster.from_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("device", "device"), ("pipe", "pipe"), ("folder", "folder")])
+def test_replay_reads_files_alone(tmp_path: Path, kind: str, said: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "folder": tmp_path}[kind]
+    with pytest.raises(ForecasterError, match=f"cannot be read: it is a .*{said}"):
+        ReplayForecaster.from_file(path)
+
+
+def test_replay_wants_a_path() -> None:
+    with pytest.raises(ConfigError, match="path"):
+        parse_surrogate_config({"forecaster": {"kind": "replay", "path": ""}})
 
 
 PACKED = gzip.compress(b'{"candidate_key": "a", "probabilities": [1,1,1,1,1,1,1,1]}\n')

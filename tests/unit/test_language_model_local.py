@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -127,6 +128,34 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(vllm: type[Engine]) -> Non
     outcomes = build().forecast([query(source(1)), query("x" * 2000), query(source(2))])
     assert [isinstance(outcome, Forecast) for outcome in outcomes] == [True, False, True]
     assert isinstance(outcomes[1], ForecastFailure) and "longer" in outcomes[1].detail
+
+
+@pytest.mark.parametrize("where", ["writer", "output", "readout"])
+def test_an_unexpected_error_costs_one_forecast(
+    vllm: type[Engine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    def second_trips(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        calls = count(1)
+
+        def call(argument: Any) -> Any:
+            if next(calls) == 2:
+                raise LookupError("odd")
+            return function(argument)
+
+        return call
+
+    vllm.answer = staticmethod(lambda s: [completion("6", LOGS)])
+    forecaster = build()
+    owner, name = {
+        "writer": (forecaster._writer, "write"),
+        "output": (forecaster, "_reply"),
+        "readout": (forecaster._readout, "read"),
+    }[where]
+    monkeypatch.setattr(owner, name, second_trips(getattr(owner, name)))
+    outcomes = forecaster.forecast([query(source(number)) for number in range(1, 4)])
+    assert [isinstance(outcome, Forecast) for outcome in outcomes] == [True, False, True]
+    assert isinstance(outcomes[1], ForecastFailure) and outcomes[1].kind is FailureKind.INVALID
+    assert len(caplog.records) == 1 and "LookupError: odd: one kernel" in caplog.text
 
 
 @pytest.mark.parametrize(

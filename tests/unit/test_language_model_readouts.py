@@ -12,10 +12,10 @@ from gpu_forecasters_plugin.config import parse_surrogate_config
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure
 from gpu_forecasters_plugin.forecasters.language_model.chat import ChatReply, Choice, read_completion
 from gpu_forecasters_plugin.forecasters.language_model.dialect import Dialect
-from gpu_forecasters_plugin.forecasters.language_model.endpoints import retry_after_s
 from gpu_forecasters_plugin.forecasters.language_model.label_logprobs import LABELS, read_label_logprobs
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer
 from gpu_forecasters_plugin.forecasters.language_model.readouts import readout
+from gpu_forecasters_plugin.forecasters.language_model.retrying import retry_after_s
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
 
 SENTINELS = (-math.inf, -9999.0, -10000.0, math.nan)
@@ -223,6 +223,10 @@ def test_a_refusal_for_another_reason_teaches_nothing() -> None:
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "9" * 5000}, 86_400.0),
+        ({"retry-after-ms": "1" + "0" * 300}, 86_400.0),
+        ({"retry-after": "-" + "9" * 5000}, None),
+        ({"retry-after": "Thu, 01 Jan 9999 00:00:00 GMT"}, 86_400.0),
         ({"retry-after": "Thu, 99 Jan 99999 00:00:00 GMT"}, None),
         ({}, None),
     ],

@@ -14,6 +14,10 @@ __all__ = ["LAST_TOKENS", "ChatReply", "ChatRequest", "Choice", "TokenLogprobs",
 
 LAST_TOKENS = 64
 """The answer's label stands among its last tokens; a thought before it may have thousands."""
+_MOST_CHOICES = 128
+"""As many as the ``samples`` readout can ask for."""
+_MOST_ALTERNATIVES = 100
+_LONGEST_MODEL = 400
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """All answers to one request, and what they cost."""
+    """All answers to one request, what they cost, and which model the endpoint says they come from, if it does."""
 
     choices: tuple[Choice, ...]
     cost: ForecastCost = ForecastCost()
+    model: str = ""
 
 
 def read_completion(document: object) -> ChatReply | ForecastFailure:
@@ -77,7 +82,9 @@ def read_completion(document: object) -> ChatReply | ForecastFailure:
         return ForecastFailure(FailureKind.INVALID, f"the answer is not a chat completion{said}")
     if not choices:
         return ForecastFailure(FailureKind.EMPTY, "the answer has no choices", cost=_cost(document))
-    return ChatReply(tuple(_choice(_mapping(choice)) for choice in choices), _cost(document))
+    model = (_text(document.get("model")) or "")[:_LONGEST_MODEL]
+    read = tuple(_choice(_mapping(choice)) for choice in choices[:_MOST_CHOICES])
+    return ChatReply(read, _cost(document), model)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -107,7 +114,10 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
 
 def _token(token: Mapping[str, Any]) -> TokenLogprobs:
     top = token.get("top_logprobs")
-    entries = [token, *(_mapping(entry) for entry in (top if isinstance(top, list) else []))]
+    entries = [
+        token,
+        *(_mapping(entry) for entry in (top[:_MOST_ALTERNATIVES] if isinstance(top, list) else [])),
+    ]
     alternatives = {
         entry["token"]: float(entry["logprob"])
         for entry in entries

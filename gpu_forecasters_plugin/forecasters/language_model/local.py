@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpu_forecasters_plugin.errors import MissingExtraError
@@ -17,6 +18,7 @@ from gpu_forecasters_plugin.forecast import (
     Query,
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.forecasters.contained import Containment
 from gpu_forecasters_plugin.forecasters.language_model.chat import (
     LAST_TOKENS,
     ChatReply,
@@ -25,7 +27,7 @@ from gpu_forecasters_plugin.forecasters.language_model.chat import (
     TokenLogprobs,
 )
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer
-from gpu_forecasters_plugin.forecasters.language_model.prompting import PromptWriter
+from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt, PromptWriter
 from gpu_forecasters_plugin.forecasters.language_model.readouts import readout
 from gpu_forecasters_plugin.forecasters.language_model.server import request_seed
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
@@ -35,6 +37,7 @@ __all__ = ["VllmLocalForecaster"]
 
 _THOUGHT_ENDS = ("</think>", "<|channel|>final<|message|>")
 """What stands between a thought and its answer: most reasoning models, and gpt-oss."""
+_LOST = "one kernel"
 
 
 def _import_vllm() -> Any:
@@ -49,7 +52,7 @@ class VllmLocalForecaster(Forecaster):
     """Asks a model that runs in this process; a pool is one batch.
 
     The model is loaded when the forecaster is built, so that a wrong name shows before anything runs. A batch
-    cannot be interrupted: there is no deadline.
+    cannot be interrupted: there is no deadline. An error of our own costs the forecast of its own query alone.
 
     Args:
         settings: which model, adapter and engine arguments, and how to ask. A reasoning model needs vLLM's
@@ -62,7 +65,11 @@ class VllmLocalForecaster(Forecaster):
     """
 
     def __init__(
-        self, settings: LanguageModelSettings, *, seed: int = 0, writer: PromptWriter | None = None
+        self,
+        settings: LanguageModelSettings,
+        *,
+        seed: int = 0,
+        writer: PromptWriter | None = None,
     ) -> None:
         vllm = _import_vllm()
         self.settings = settings
@@ -71,6 +78,7 @@ class VllmLocalForecaster(Forecaster):
         self._readout = readout(settings)
         self._writer = writer or PromptWriter.from_settings(settings)
         self.name = f"vllm_local:{settings.model}"
+        self._containment = Containment(self.name)
         self.model = "+".join(part for part in (settings.model, settings.lora) if part)
         self.prompt_hash = settings.asking_hash(self._writer.hash)
         arguments: dict[str, Any] = {"model": settings.model, "seed": seed % 2**31} | settings.engine
@@ -87,27 +95,44 @@ class VllmLocalForecaster(Forecaster):
         if not queries:
             return []
         started = time.perf_counter()
-        prompts = [self._writer.write(query) for query in queries]
+        prompts = [self._containment.attempt(partial(self._writer.write, query), _LOST) for query in queries]
+        asked = [number for number, prompt in enumerate(prompts) if isinstance(prompt, Prompt)]
         requests = [
             self._readout.request(prompt.messages, request_seed(self._seed, query))
             for query, prompt in zip(queries, prompts, strict=True)
+            if isinstance(prompt, Prompt)
         ]
-        replies = self._complete(requests)
+        outputs = dict(zip(asked, self._complete(requests), strict=True))
         seconds = (time.perf_counter() - started) / len(queries)
         gpus = float(self.settings.engine.get("tensor_parallel_size", 1))
         own = ForecastCost(seconds=seconds, gpu_seconds=seconds * gpus)
+        outcomes: list[ForecastOutcome] = [
+            prompt if isinstance(prompt, ForecastFailure) else self._outcome(outputs[number])
+            for number, prompt in enumerate(prompts)
+        ]
         return [
-            replace(self._read(reply), source=self.name, cost=own + reply.cost, suspicions=prompt.suspicions)
-            for reply, prompt in zip(replies, prompts, strict=True)
+            replace(outcome, source=self.name, cost=own + outcome.cost, suspicions=prompt.suspicions)
+            for outcome, prompt in zip(outcomes, prompts, strict=True)
         ]
 
-    def _read(self, reply: ChatReply | ForecastFailure) -> ForecastOutcome:
-        return reply if isinstance(reply, ForecastFailure) else self._readout.read(reply.choices)
+    def _outcome(self, output: Any) -> ForecastOutcome:
+        """What is read from the engine's output for one query."""
+        reply = (
+            output
+            if isinstance(output, ForecastFailure)
+            else self._containment.attempt(partial(self._reply, output), _LOST)
+        )
+        if isinstance(reply, ForecastFailure):
+            return reply
+        outcome = self._containment.attempt(partial(self._readout.read, reply.choices), _LOST)
+        return replace(outcome, cost=reply.cost)
 
-    def _complete(self, requests: Sequence[ChatRequest]) -> list[ChatReply | ForecastFailure]:
-        """The replies; a request that the engine refuses, such as one that is too long, fails alone."""
+    def _complete(self, requests: Sequence[ChatRequest]) -> list[Any]:
+        """The engine's outputs; a request that it refuses, such as one that is too long, fails alone."""
+        if not requests:
+            return []
         try:
-            outputs = self._model.chat(
+            outputs: list[Any] = self._model.chat(
                 [list(request.messages) for request in requests],
                 [self._sampling(request) for request in requests],
                 use_tqdm=False,
@@ -116,10 +141,10 @@ class VllmLocalForecaster(Forecaster):
             )
         except Exception as error:  # vLLM's own, of a base that differs between versions
             if len(requests) > 1:
-                return [reply for request in requests for reply in self._complete([request])]
+                return [output for request in requests for output in self._complete([request])]
             detail = printable(" ".join(f"{type(error).__name__}: {error}".split())[:300])
             return [ForecastFailure(FailureKind.INVALID, f"the engine refuses the prompt: {detail}")]
-        return [self._reply(output) for output in outputs]
+        return outputs
 
     def _sampling(self, request: ChatRequest) -> Any:
         from vllm.sampling_params import StructuredOutputsParams

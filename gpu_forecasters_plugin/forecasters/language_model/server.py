@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from gpu_forecasters_plugin.draws import keyed_uniform
 from gpu_forecasters_plugin.forecast import (
@@ -17,8 +19,10 @@ from gpu_forecasters_plugin.forecast import (
     Query,
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.forecasters.contained import Containment
 from gpu_forecasters_plugin.forecasters.language_model.chat import Choice
-from gpu_forecasters_plugin.forecasters.language_model.endpoints import Endpoints, api_key, import_openai
+from gpu_forecasters_plugin.forecasters.language_model.client import Connections
+from gpu_forecasters_plugin.forecasters.language_model.endpoints import Endpoints
 from gpu_forecasters_plugin.forecasters.language_model.event_loop import loop_thread
 from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt, PromptWriter
 from gpu_forecasters_plugin.forecasters.language_model.readouts import readout
@@ -28,6 +32,8 @@ __all__ = ["OpenAIServerForecaster", "request_seed"]
 
 _GRACE_S = 2.0
 """What the loop may take beyond its forecasts' deadline before its caller goes on without it."""
+_CLOSED = "given up: the run ends"
+_LOST = "one kernel"
 
 
 def request_seed(seed: int, query: Query) -> int:
@@ -39,8 +45,9 @@ class OpenAIServerForecaster(Forecaster):
     """Asks a chat model about all candidates of a pool at once.
 
     Every forecast has one deadline, from the question to the answer, that includes its turn in the limit of
-    concurrent requests, retries and what an endpoint asks to wait. Whatever an endpoint does makes typed failures.
-    It may be used after a fork: each process has an event loop and connections of its own.
+    concurrent requests, retries and what an endpoint asks to wait. Whatever an endpoint does makes typed failures,
+    and so does an error of our own, of its own query alone. It may be used after a fork: each process has an event
+    loop and connections of its own.
 
     Args:
         settings: which endpoints and model, and how to ask.
@@ -49,14 +56,19 @@ class OpenAIServerForecaster(Forecaster):
 
     Raises:
         MissingExtraError: ``openai`` or ``jinja2`` is not installed.
-        ConfigError: the API key cannot be sent.
+        ConfigError: the API key, the environment's certificates or proxies, or a base URL cannot be used.
     """
 
+    waits = True
+
     def __init__(
-        self, settings: LanguageModelSettings, *, seed: int = 0, writer: PromptWriter | None = None
+        self,
+        settings: LanguageModelSettings,
+        *,
+        seed: int = 0,
+        writer: PromptWriter | None = None,
     ) -> None:
-        import_openai()
-        api_key(settings.api_key_env)  # one that cannot be sent shows before anything runs
+        Connections(settings)  # what cannot be used shows before anything runs
         self.settings = settings
         self._seed = seed
         self._readout = readout(settings)
@@ -64,13 +76,16 @@ class OpenAIServerForecaster(Forecaster):
         self.name = f"openai_server:{settings.model}"
         self.model = settings.model or ""
         self.prompt_hash = settings.asking_hash(self._writer.hash)
+        self._containment = Containment(self.name)
         self._connection: tuple[int, _Connection] | None = None
+        self._closed = False
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """Ask about all of them concurrently."""
         if not queries:
             return []
-        prompts = [self._writer.write(query) for query in queries]
+        # A source that trips the writer is no reason to lose its pool.
+        prompts = [self._containment.attempt(partial(self._writer.write, query), _LOST) for query in queries]
         limit = self.settings.deadline_s + _GRACE_S
         try:
             return loop_thread().run(self._pool(queries, prompts), limit)
@@ -79,10 +94,16 @@ class OpenAIServerForecaster(Forecaster):
             return [replace(failure, suspicions=prompt.suspicions) for prompt in prompts]
 
     def close(self) -> None:
-        """Close the connections; the next forecast opens new ones."""
-        if self._connection is not None and self._connection[0] == os.getpid():
-            loop_thread().run(self._connection[1].endpoints.close(), _GRACE_S)
-        self._connection = None
+        """Give up forecasts under way, within two seconds, and close the connections."""
+        self._closed = True
+        with suppress(TimeoutError):  # the loop is stuck, and so is whoever waits for its forecasts
+            loop_thread().run(self._close(), _GRACE_S)
+
+    async def _close(self) -> None:
+        # In the loop, where no forecast can be between looking whether this is closed and being under way.
+        connection, self._connection = self._connection, None
+        if connection is not None and connection[0] == os.getpid():
+            await connection[1].close()
 
     def _connected(self) -> _Connection:
         process = os.getpid()
@@ -92,7 +113,12 @@ class OpenAIServerForecaster(Forecaster):
             self._connection = process, connection
         return self._connection[1]
 
-    async def _pool(self, queries: Sequence[Query], prompts: Sequence[Prompt]) -> list[ForecastOutcome]:
+    async def _pool(
+        self, queries: Sequence[Query], prompts: Sequence[Prompt | ForecastFailure]
+    ) -> list[ForecastOutcome]:
+        if self._closed:
+            failure = ForecastFailure(FailureKind.TIMEOUT, _CLOSED, self.name)
+            return [replace(failure, suspicions=prompt.suspicions) for prompt in prompts]
         connection = self._connected()
         deadline = asyncio.get_running_loop().time() + self.settings.deadline_s
         busy_before = connection.busy_seconds()
@@ -109,17 +135,22 @@ class OpenAIServerForecaster(Forecaster):
         return [replace(outcome, cost=outcome.cost + share) for outcome in outcomes]
 
     async def _forecast(
-        self, connection: _Connection, query: Query, prompt: Prompt, deadline: float
+        self, connection: _Connection, query: Query, prompt: Prompt | ForecastFailure, deadline: float
     ) -> ForecastOutcome:
+        if isinstance(prompt, ForecastFailure):
+            return replace(prompt, source=self.name)
         clock = asyncio.get_running_loop().time
         started = clock()
         spent: list[ForecastCost] = []
+        outcome: ForecastOutcome
         try:
-            async with asyncio.timeout_at(deadline):
+            async with connection.until(deadline):
                 outcome = await self._ask(connection, query, prompt, deadline, spent)
         except TimeoutError:
             detail = f"no answer within {self.settings.deadline_s:g} s, waiting for a turn included"
-            outcome = ForecastFailure(FailureKind.TIMEOUT, detail)
+            outcome = ForecastFailure(FailureKind.TIMEOUT, _CLOSED if self._closed else detail)
+        except Exception as error:  # of our own, or of a package below that no list of errors knows
+            outcome = self._containment.failure(error, _LOST)
         cost = sum(spent, ForecastCost(seconds=clock() - started))
         return replace(outcome, source=self.name, cost=cost, suspicions=prompt.suspicions)
 
@@ -153,9 +184,33 @@ class _Connection:
         self.endpoints = Endpoints(settings)
         self.turns = asyncio.Semaphore(settings.concurrency)
         self.loop = asyncio.get_running_loop()
+        self._limits: set[asyncio.Timeout] = set()
+        self._closed = False
         self._under_way = 0
         self._busy = 0.0
         self._since = 0.0
+
+    @asynccontextmanager
+    async def until(self, deadline: float) -> AsyncIterator[None]:
+        """What runs inside ends at the deadline, or when this is closed, with ``TimeoutError``."""
+        async with asyncio.timeout_at(deadline) as limit:
+            if self._closed:
+                raise TimeoutError
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    async def close(self) -> None:
+        """End what is under way, then close the connections."""
+        self._closed = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(self.loop.time())
+        while self._limits:
+            await asyncio.sleep(0.01)
+        await self.endpoints.close()
 
     def __enter__(self) -> None:
         if self._under_way == 0:
@@ -175,4 +230,4 @@ class _Connection:
 def _close_in_loop(connection: _Connection, process: int) -> None:
     """Close what a forgotten forecaster has left open."""
     if os.getpid() == process:
-        asyncio.run_coroutine_threadsafe(connection.endpoints.close(), connection.loop)
+        asyncio.run_coroutine_threadsafe(connection.close(), connection.loop)

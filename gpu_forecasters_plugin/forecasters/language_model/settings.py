@@ -14,7 +14,7 @@ from gpu_forecasters_plugin.forecasters.language_model.trimming import MIN_KERNE
 from gpu_forecasters_plugin.section import Fraction, Section
 from gpu_forecasters_plugin.validation import SECRET_WORDS
 
-__all__ = ["LanguageModelSettings"]
+__all__ = ["JsonArguments", "LanguageModelSettings", "json_compatible", "without_secrets"]
 
 _SECRET = re.compile(rf"(?:(?:^|[_-])(?:token|key)|api_?key|access_?token|{SECRET_WORDS})$", re.IGNORECASE)
 _OUR_OWN = {"model", "messages", "stream", "n", "logprobs", "top_logprobs", "max_tokens"}
@@ -35,8 +35,9 @@ def _base_url(text: str) -> str:
     """
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number, brackets that do not close
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # a port that is no number, brackets that do not close, a host with an empty part
         usable = False
     if not usable or any(character.isspace() for character in text):
         raise ValueError("must be a URL such as http://localhost:8000/v1")
@@ -47,7 +48,7 @@ def _base_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
+def without_secrets(values: dict[str, Any]) -> dict[str, Any]:
     """The mapping, which is written into the ledger and must hold nothing secret.
 
     Raises:
@@ -67,7 +68,7 @@ def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _json(values: dict[str, Any]) -> dict[str, Any]:
+def json_compatible(values: dict[str, Any]) -> dict[str, Any]:
     """The mapping, which travels as JSON."""
     try:
         json.dumps(values, allow_nan=False)
@@ -85,8 +86,8 @@ def _not_ours(values: dict[str, Any]) -> dict[str, Any]:
 
 
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
-Arguments = Annotated[dict[str, Any], AfterValidator(_without_secrets)]
-JsonArguments = Annotated[Arguments, AfterValidator(_json)]
+Arguments = Annotated[dict[str, Any], AfterValidator(without_secrets)]
+JsonArguments = Annotated[Arguments, AfterValidator(json_compatible)]
 Model = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -128,7 +129,7 @@ class LanguageModelSettings(Section):
     reasoning: bool = False
     samples: Annotated[int, Field(ge=2, le=128)] = 8
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**20)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
     min_label_mass: Fraction = 0.5
@@ -160,6 +161,14 @@ class LanguageModelSettings(Section):
         if self.max_tokens is not None:
             return self.max_tokens
         return _DEFAULT_REASONING_TOKENS if self.reasoning else _DEFAULT_PLAIN_TOKENS[self.readout]
+
+    @property
+    def largest_body(self) -> int:
+        """Most bytes of one answer, unpacked: 4 MiB, and 2 KiB for every token that it may hold, at most 64 MiB.
+
+        A token with its twenty most probable alternatives takes 1.5 KB, a long list of models 1 MB.
+        """
+        return min(64 * 2**20, 4 * 2**20 + 2 * 2**10 * self.answer_tokens)
 
     @property
     def answer_temperature(self) -> float | None:
