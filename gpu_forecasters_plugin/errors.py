@@ -3,15 +3,18 @@
 ::
 
     GpuForecastersError
-    ├── ConfigError            a setting is wrong; names the key and the nearest right one
+    ├── ConfigError            settings are wrong; names each key and the nearest right one
     ├── HostError              the host framework lacks what the adapter needs
     ├── MissingExtraError      an optional dependency is not installed; names the extra
+    ├── PluginError            an installed plugin is broken; names it, its distribution and the reason
     ├── ProposalError          the recorded proposer was asked about a program that it does not know
     ├── PoolFileError          a recorded task or pool file cannot be read; names the line
     ├── RowFileError           a file of exported rows cannot be read or written; names the line
+    ├── OutputError            results cannot be written where they are wanted
     ├── FolderInUseError       another run works in the output folder
     ├── ForecasterError        a forecaster cannot be built or broke its contract
     ├── LedgerError            the ledger cannot be opened, written or trusted
+    │   ├── LedgerMissingError     there is none, or no run in it: maybe not yet
     │   ├── LedgerIdentityError    it belongs to another task, device, evaluator or bin scheme
     │   └── LedgerWriteError       it could not be written (disk full, read-only)
     └── GateError              ask/tell used out of order
@@ -29,8 +32,11 @@ __all__ = [
     "HostError",
     "LedgerError",
     "LedgerIdentityError",
+    "LedgerMissingError",
     "LedgerWriteError",
     "MissingExtraError",
+    "OutputError",
+    "PluginError",
     "PoolFileError",
     "ProposalError",
     "RowFileError",
@@ -43,7 +49,18 @@ class GpuForecastersError(Exception):
 
 
 class ConfigError(GpuForecastersError):
-    """A configuration value is wrong."""
+    """Configuration values are wrong.
+
+    Attributes:
+        problems: what is wrong, in one line each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
 
 
 class HostError(GpuForecastersError):
@@ -59,6 +76,10 @@ class MissingExtraError(GpuForecastersError, ImportError):
         self.extra = extra
 
 
+class PluginError(GpuForecastersError):
+    """An installed plugin cannot be used, or clashes with another."""
+
+
 class PoolFileError(GpuForecastersError):
     """A recorded task or pool file cannot be read."""
 
@@ -71,6 +92,10 @@ class ProposalError(GpuForecastersError):
     """A request that the recorded proposer cannot answer."""
 
 
+class OutputError(GpuForecastersError):
+    """A file or folder for results cannot be written."""
+
+
 class FolderInUseError(GpuForecastersError):
     """Another run works in the output folder."""
 
@@ -81,6 +106,10 @@ class ForecasterError(GpuForecastersError):
 
 class LedgerError(GpuForecastersError):
     """The ledger cannot be opened, written or trusted."""
+
+
+class LedgerMissingError(LedgerError):
+    """There is no ledger, or no run in it: maybe not yet."""
 
 
 class LedgerIdentityError(LedgerError):

@@ -1,17 +1,19 @@
-"""Files that are whole or absent, and folders that a socket fits into."""
+"""Files that are whole or absent, folders for results, and folders that a socket fits into."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from gpu_forecasters_plugin.errors import ConfigError
+from gpu_forecasters_plugin.errors import ConfigError, OutputError
 
-__all__ = ["atomic_file", "socket_folder", "write_atomically"]
+__all__ = ["atomic_file", "prepare_folder", "socket_folder", "write_atomically", "write_json"]
 
 _SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket that Linux takes."""
@@ -29,6 +31,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; what was there stays.
     """
+    if path.is_dir():  # now, and not when everything was written
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     # In the same folder: a rename across file systems is no rename.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -52,6 +56,38 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     with atomic_file(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document as JSON, in one piece.
+
+    Args:
+        path: the file; its folder exists.
+        document: plain values; what has no number is ``None``, since JSON has neither NaN nor infinity.
+    """
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def prepare_folder(folder: Path, names: Sequence[str] = ("summary.json",)) -> None:
+    """Create a folder for results, and make sure that they can be written: before the work that they cost.
+
+    Args:
+        folder: created if missing, with all above it.
+        names: files that will be written there.
+
+    Raises:
+        OutputError: the folder, or one of the files, cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="."):
+            pass
+    except (OSError, ValueError) as error:  # a path that holds a NUL is no path
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"folder {folder} cannot be written: {reason}") from None
+    for name in names:
+        if (folder / name).is_dir():
+            raise OutputError(f"{folder / name} cannot be written: it is a folder")
 
 
 def socket_folder(socket_name: str) -> Path:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 from pathlib import Path
 
 from gpu_forecasters_plugin.errors import FolderInUseError
+from gpu_forecasters_plugin.files import prepare_folder
 
-__all__ = ["hold_folder", "release_folder"]
+__all__ = ["hold_folder", "is_held", "release_folder"]
 
 _LOCK_FILE = ".lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+_FLOCK = "hhqqi0q"
+"""Linux's ``struct flock``: type, whence, start, length, process; padded to whole words."""
 
 _held: dict[Path, int] = {}
 """Descriptors of the lock files that this process holds. A record lock belongs to the process, not to a descriptor:
@@ -29,9 +34,10 @@ def hold_folder(folder: Path) -> None:
         folder: created if missing.
 
     Raises:
+        OutputError: it cannot be written.
         FolderInUseError: another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    prepare_folder(folder)
     folder = folder.resolve()
     if folder in _held:
         return
@@ -58,3 +64,21 @@ def release_folder(folder: Path) -> None:
     descriptor = _held.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a run works in a folder right now, in this process or another of this machine; takes nothing.
+
+    Returns:
+        ``None`` where nobody can tell: no run has ever held it, or its file system knows no locks.
+    """
+    folder = folder.resolve()
+    if folder in _held:
+        return True
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        with (folder / _LOCK_FILE).open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+    except OSError:
+        return None
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["SECRET_WORDS", "first_problem"]
+__all__ = ["SECRET_WORDS", "all_problems", "first_problem"]
 
 _WANTED = {
     "int_type": "a whole number",
@@ -34,6 +34,7 @@ _LIMITS = {
 _CHOICES = ("literal_error", "enum")
 _LONGEST_SHOWN = 80
 _MOST_LISTED = 16
+_MOST_PROBLEMS = 20
 _URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 SECRET_WORDS = "password|secret|authorization|bearer|credentials?"
 """What a setting's name ends with, as a pattern, when its value is nobody's business; ``key`` and ``token`` apart."""
@@ -44,15 +45,29 @@ _NAMED_SECRET = re.compile(
 _URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")
 
 
-def first_problem(error: ValidationError, model: type[BaseModel], root: str = "") -> str:
-    """The first thing that is wrong, as one line: where, what is wanted, what was given, what to write instead.
+def all_problems(error: ValidationError, model: type[BaseModel], root: str = "") -> list[str]:
+    """Everything that is wrong, in one line each: where, what is wanted, what was given, what to write instead.
 
     Args:
         error: what ``model`` raised.
         model: what was validated.
-        root: what the path to the value begins with.
+        root: what the path to each value begins with.
+
+    Returns:
+        At least one line; of very many problems the first, and how many more there are.
     """
-    problem: Mapping[str, Any] = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    lines = [_in_words(problem, model, root) for problem in found[:_MOST_PROBLEMS]]
+    more = len(found) - len(lines)
+    return [*lines, f"{root or 'there'}: {more} more problems"] if more else lines
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first of :func:`all_problems`: for a row of a file, of which one is enough."""
+    return _in_words(error.errors(include_url=False)[0], model, "")
+
+
+def _in_words(problem: Mapping[str, Any], model: type[BaseModel], root: str) -> str:
     location, kind = problem["loc"], problem["type"]
     path = ".".join(str(step) for step in (root, *location) if step != "")
     if kind in ("extra_forbidden", "invalid_key"):

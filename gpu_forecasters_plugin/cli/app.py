@@ -11,11 +11,18 @@ import typer
 from typer.core import TyperCommand
 
 from gpu_forecasters_plugin._version import __version__
+from gpu_forecasters_plugin.cli.calibrate import calibrate_command
 from gpu_forecasters_plugin.cli.doctor import doctor_command
+from gpu_forecasters_plugin.cli.evaluate import evaluate_command
 from gpu_forecasters_plugin.cli.forecast import forecast_command
 from gpu_forecasters_plugin.cli.ledger import ledger_app
+from gpu_forecasters_plugin.cli.plugins import plugins_command
+from gpu_forecasters_plugin.cli.profile import profile_command
+from gpu_forecasters_plugin.cli.report import report_command
+from gpu_forecasters_plugin.cli.shinka import ShinkaCommand, shinka_command
+from gpu_forecasters_plugin.cli.watch import watch_command
+from gpu_forecasters_plugin.complaints import complain
 from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError, MissingExtraError
-from gpu_forecasters_plugin.printable import printable
 
 __all__ = ["app", "main"]
 
@@ -26,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="Example: gpu-forecasters compare --task rmsnorm --host inprocess --budget 32 --seeds 5 --out cmp",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -50,7 +58,23 @@ app.command(
     "forecast",
     epilog="Example: gpu-forecasters forecast --reference initial_program.py --candidate kernel.py",
 )(forecast_command)
+app.command(
+    "calibrate", epilog="Example: gpu-forecasters calibrate --ledger run --target-risk 0.5 --out calibration"
+)(calibrate_command)
+app.command(
+    "evaluate",
+    epilog="Example: gpu-forecasters evaluate --pairs pairs.jsonl --forecaster learned --out evaluation",
+)(evaluate_command)
+app.command("report", epilog="Example: gpu-forecasters report openevolve_output --out report.html")(
+    report_command
+)
+app.command("watch", epilog="Example: gpu-forecasters watch openevolve_output --every 5")(watch_command)
 app.command("doctor", epilog="Example: gpu-forecasters doctor --config config.yaml")(doctor_command)
+app.command(
+    "profile",
+    epilog="Example: gpu-forecasters profile kernel.py -r initial_program.py --evaluator evaluator.py --out profile",
+)(profile_command)
+app.command("plugins", epilog="Example: gpu-forecasters plugins --out plugins")(plugins_command)
 
 
 class _OpenEvolveCommand(TyperCommand):
@@ -107,6 +131,14 @@ def openevolve_command(
     raise typer.Exit(code)
 
 
+app.command(
+    "shinka",
+    cls=ShinkaCommand,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="Example: gpu-forecasters shinka --task-dir task --num_generations 64 --surrogate surrogate.yaml --out run",
+)(shinka_command)
+
+
 @app.command(
     "compare",
     epilog="Example: gpu-forecasters compare --task rmsnorm --host inprocess --budget 64 --seeds 30 --out cmp",
@@ -115,7 +147,9 @@ def compare_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, curves.png and the runs.")],
     task: Annotated[str | None, typer.Option("--task", help="Name of a recorded task.")] = None,
     pool: Annotated[Path | None, typer.Option("--pool", help="A pool file of your own, instead.")] = None,
-    host: Annotated[str, typer.Option("--host", help="openevolve or inprocess.")] = "inprocess",
+    host: Annotated[
+        str, typer.Option("--host", help="openevolve, shinka, inprocess, or a plugin's.")
+    ] = "inprocess",
     budget: Annotated[int, typer.Option("--budget", help="Measurements of each search.")] = 64,
     seeds: Annotated[int, typer.Option("--seeds", help="Paired seeds.")] = 10,
     arms: Annotated[
@@ -169,9 +203,5 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
-    except ConfigError as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        sys.exit(2)
     except (GpuForecastersError, OSError) as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        sys.exit(1)
+        sys.exit(complain(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -36,8 +35,10 @@ def doctor_command(
     """
     from gpu_forecasters_plugin.cli.interrupts import interruptible
     from gpu_forecasters_plugin.doctor import Status, examine
-    from gpu_forecasters_plugin.files import write_atomically
+    from gpu_forecasters_plugin.files import prepare_folder, write_json
 
+    if out is not None:
+        prepare_folder(out)
     with interruptible("nothing was written"):
         results = examine(config, deadline_s=deadline)
     failed = any(result.status is Status.FAIL for result in results)
@@ -48,8 +49,7 @@ def doctor_command(
             "healthy": not failed,
             "checks": [asdict(result) for result in results],
         }
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        write_json(out / "summary.json", summary)
     raise typer.Exit(1 if failed else 0)
 
 

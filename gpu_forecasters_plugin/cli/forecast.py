@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,35 +38,35 @@ def forecast_command(
     and what the forecast cost. Exit code 1 when there is no forecast.
     """
     from gpu_forecasters_plugin.cli.interrupts import interruptible
-    from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
-    from gpu_forecasters_plugin.files import write_atomically
+    from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config, with_option
+    from gpu_forecasters_plugin.files import prepare_folder, write_json
     from gpu_forecasters_plugin.look import look_at, read_kernel
 
     section = SurrogateConfig() if config is None else load_surrogate_config(config)
     if device is not None:
-        section = section.model_copy(update={"device": device})
+        section = with_option(section, "--device", device=device)
     kernels = read_kernel(reference, "reference"), read_kernel(candidate, "candidate")
     task = printable(reference.resolve().parent.name)
+    if out is not None:
+        prepare_folder(out)  # before the forecast is paid for
     with interruptible("nothing was written"):
         look = look_at(*kernels, section, task)
     summary = {"reference": str(reference), "candidate": str(candidate)} | look.summary()
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "summary.json", text)
-    _show(look, text if as_json else None)
+        write_json(out / "summary.json", summary)
+    _show(look, summary if as_json else None)
 
 
-def _show(look: Look, json_text: str | None) -> None:
-    """Print the JSON or the picture; a failure ends the command with code 1."""
+def _show(look: Look, summary: dict[str, Any] | None) -> None:
+    """Print the summary as JSON, or the picture; a failure ends the command with code 1."""
     from gpu_forecasters_plugin.cli.forecast_picture import draw
     from gpu_forecasters_plugin.forecast import ForecastFailure
     from gpu_forecasters_plugin.look import ADVICE
 
-    if json_text is None:
+    if summary is None:
         draw(look)
     else:
-        typer.echo(json_text, nl=False)
+        typer.echo(json.dumps(summary, indent=1, allow_nan=False))
     if isinstance(look.outcome, ForecastFailure):
         kind, detail = look.outcome.kind, printable(look.outcome.detail)
         typer.echo(f"error: no forecast, {kind}: {detail}", err=True)

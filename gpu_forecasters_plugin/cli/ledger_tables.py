@@ -1,4 +1,4 @@
-"""A run of a ledger on the terminal."""
+"""Runs of ledgers on the terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.ledger.summary import expected_speedup, summary_lines
 from gpu_forecasters_plugin.printable import printable
 
-__all__ = ["print_run"]
+__all__ = ["print_run", "print_runs"]
 
 Row = Mapping[str, Any]
 
 _KEY_DIGITS = 12
+_LONGEST_TASK = 30
 
 
 def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -> None:
@@ -30,8 +31,7 @@ def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -
         decisions: those to list, oldest first.
         note: what to say about other runs of the ledger.
     """
-    # A pipe has no width: wide enough that no cell is folded.
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    console = _console()
     heading = f"run {summary['run']!r}: task {summary['task'] or '-'}, device {summary['device'] or '-'}"
     for line in (heading, f"ledger {summary['ledger']}", note, *summary_lines(summary), _seconds(summary)):
         if line is not None:
@@ -40,6 +40,49 @@ def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -
         console.print(_best_table(summary["best"]))
     if decisions:
         console.print(_decision_table(decisions, summary["candidates_considered"]))
+        console.print(_meaning(summary["anchor"]), soft_wrap=True)
+
+
+def print_runs(folder: str, summaries: Mapping[str, Row]) -> None:
+    """List the runs of a folder, by their names in it."""
+    headings = {"run": "left", "task": "left", "measured": "right", "candidates": "right", "best": "right"}
+    table = _table(f"runs below {printable(folder)}", headings)
+    for name, summary in summaries.items():
+        limit, best = summary["budget"], summary["best_speedup"]
+        _add(
+            table,
+            name,
+            _shortened(summary["task"] or "-"),
+            f"{summary['measurements_used']}{'' if limit is None else f' of {limit}'}",
+            str(summary["candidates_considered"]),
+            "-" if best is None else f"{best:.3f}x",
+        )
+    console = _console()
+    console.print(table)
+    console.print(
+        printable(f"one of them: gpu-forecasters ledger show {folder} --run {next(iter(summaries), 'NAME')}"),
+        soft_wrap=True,
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_TASK else f"{text[: _LONGEST_TASK - 3]}..."
+
+
+def _console() -> Console:
+    # A pipe has no width: wide enough that no cell is folded.
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+
+
+def _meaning(anchor: str | None) -> str:
+    """What the columns of the decisions are relative to."""
+    bins = {"incumbent": "the best kernel so far", "reference": "the reference"}.get(
+        anchor or "", "its anchor"
+    )
+    return (
+        "forecast and measured: speed-up over the reference (the forecast's is its expectation); "
+        f"confidence: of the bin relative to {bins}"
+    )
 
 
 def _seconds(summary: Row) -> str:
@@ -66,17 +109,30 @@ def _add(table: Table, *cells: str) -> None:
 def _best_table(best: Sequence[Row]) -> Table:
     headings = {"after": "right", "speed-up": "right", "time": "right", "chosen as": "left"}
     table = _table("best kernels over time", headings | {"kernel": "left", "measured at": "left"})
-    for row in best:
+    for row in _told_apart(best):
         _add(
             table,
             str(row["measurement"]),
-            f"{row['speedup']:.3f}x",
+            _speedup(row),
             "-" if row["time_us"] is None else f"{row['time_us']:.4g} us",
             row["reason"],
             row["candidate_key"][:_KEY_DIGITS],
             datetime.fromtimestamp(row["finished_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         )
     return table
+
+
+def _speedup(row: Row) -> str:
+    return f"{row['speedup']:.3f}x"
+
+
+def _told_apart(best: Sequence[Row]) -> list[Row]:
+    """Of kernels in a row whose speed-ups read the same, the first: what differs beyond is noise."""
+    return [row for before, row in zip([None, *best], best, strict=False) if _reads_new(before, row)]
+
+
+def _reads_new(before: Row | None, row: Row) -> bool:
+    return before is None or _speedup(before) != _speedup(row)
 
 
 def _decision_table(decisions: Sequence[Row], total: int) -> Table:

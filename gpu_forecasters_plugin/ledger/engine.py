@@ -6,95 +6,41 @@ SQLite: write-ahead log, full synchronisation (a committed measurement survives 
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gpu_forecasters_plugin.errors import LedgerError, LedgerWriteError, MissingExtraError
-from gpu_forecasters_plugin.ledger.schema import current_revision, head_revision, upgrade_to_head
+from gpu_forecasters_plugin.ledger.locating import resolve_url, shown_url
+from gpu_forecasters_plugin.ledger.schema import (
+    check_known,
+    current_revision,
+    head_revision,
+    upgrade_to_head,
+)
+from gpu_forecasters_plugin.ledger.sqlite_files import BUSY_TIMEOUT_MS, keep_copy
 
-__all__ = ["LEDGER_FILE", "open_engine", "reading", "resolve_url", "writing"]
+__all__ = [
+    "connected_engine",
+    "open_engine",
+    "reading",
+    "writable_engine",
+    "writing",
+]
 
-LEDGER_FILE = "ledger.sqlite3"
-"""Name of the ledger in a run's folder."""
+logger = logging.getLogger(__name__)
 
-BUSY_TIMEOUT_MS = 60_000
 _MIGRATION_LOCK = 0x67707566
 """Key of PostgreSQL's advisory lock while the schema is upgraded."""
-
-_DRIVERS = {
-    "sqlite": ("pysqlite", "write sqlite:///FILE, or the path alone"),
-    "postgresql": (
-        "psycopg",
-        "write postgresql+psycopg://..., after: pip install 'gpu-forecasters-plugin[postgres]'",
-    ),
-}
-"""Driver of each supported database, and what to do about another one."""
-
-_DEFAULT_DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg2"}
-"""What a URL without a driver means to SQLAlchemy."""
-
-
-def resolve_url(target: str | Path, base: Path | None = None) -> URL:
-    """The database URL of a ledger setting.
-
-    Args:
-        target: SQLAlchemy URL, or the path of an SQLite file.
-        base: folder that a relative path is relative to; the working directory by default.
-
-    Raises:
-        LedgerError: not a URL of a supported database.
-    """
-    text = str(target)
-    if "://" not in text:
-        return URL.create("sqlite", database=_database_file(text, base))
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        # Neither the URL nor the parser's own words, which repeat parts of it: there may be a password in them.
-        scheme = text.partition("://")[0]
-        raise LedgerError(
-            f"ledger '{scheme}://...' is not a database URL: write sqlite:///FILE or "
-            "postgresql+psycopg://USER@HOST:PORT/DATABASE"
-        ) from None
-    _check_driver(url)
-    if url.get_backend_name() == "sqlite":
-        if not url.database or url.database == ":memory:":
-            raise LedgerError("a ledger in memory cannot be shared or resumed: give a file")
-        if url.host or url.query:
-            raise LedgerError("an SQLite ledger has neither host nor options: write sqlite:///FILE")
-        url = url.set(database=_database_file(url.database, base))
-    return url
-
-
-def _database_file(text: str, base: Path | None) -> str:
-    """Path of a database file, relative to a folder."""
-    try:
-        path = str((base or Path.cwd()) / Path(text).expanduser())
-        if b"\0" in path.encode():
-            raise ValueError("it holds a NUL")
-    except (RuntimeError, ValueError) as error:  # no such user's home; a text that no file system takes
-        raise LedgerError(f"ledger {text!r} is not a path: {error}") from None
-    return path
-
-
-def _check_driver(url: URL) -> None:
-    """Drivers are what the ledger's transactions are written for; others would fail later, and less clearly."""
-    database, _, driver = url.drivername.partition("+")
-    if database not in _DRIVERS:
-        raise LedgerError(f"ledger database {database!r} is not supported: sqlite or postgresql")
-    wanted, advice = _DRIVERS[database]
-    if (driver or _DEFAULT_DRIVERS[database]) != wanted:
-        raise LedgerError(
-            f"ledger driver {driver or _DEFAULT_DRIVERS[database]!r} is not supported: {advice}"
-        )
 
 
 def _configure_sqlite(dbapi_connection: sqlite3.Connection, _record: object) -> None:
@@ -143,8 +89,32 @@ def _check_holds_ledger(engine: Engine) -> None:
         raise LedgerError(f"{engine.url.database} holds no ledger")
 
 
+def connected_engine(url: URL, **options: Any) -> Engine:
+    """An engine for the database of a URL, as :func:`sqlalchemy.create_engine` makes it; safe to fork.
+
+    Raises:
+        MissingExtraError: PostgreSQL without its driver.
+    """
+    try:
+        engine = create_engine(url, **options)
+    except ModuleNotFoundError:
+        raise MissingExtraError("psycopg", "postgres") from None
+    _forget_after_fork(engine)
+    return engine
+
+
+def writable_engine(url: URL) -> Engine:
+    """An engine whose connections may write, and wait for each other."""
+    engine = connected_engine(url)
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _configure_sqlite)
+    return engine
+
+
 def open_engine(target: str | Path, base: Path | None = None, *, create: bool = True) -> Engine:
-    """Open a ledger's database and bring its schema to the newest revision.
+    """Open a ledger's database for writing, and bring its schema to the newest revision.
+
+    Of an SQLite ledger that has an older revision a copy is kept beside it.
 
     Args:
         target: SQLAlchemy URL, or the path of an SQLite file.
@@ -156,38 +126,51 @@ def open_engine(target: str | Path, base: Path | None = None, *, create: bool = 
         MissingExtraError: PostgreSQL without its driver.
     """
     url = resolve_url(target, base)
-    is_sqlite = url.get_backend_name() == "sqlite"
-    if is_sqlite:
+    if url.get_backend_name() == "sqlite":
         if not create and not Path(str(url.database)).exists():
             raise LedgerError(f"there is no ledger {url.database}")
         _prepare_file(url)
-    try:
-        engine = create_engine(url)
-    except ModuleNotFoundError:
-        raise MissingExtraError("psycopg", "postgres") from None
     if not create:
-        _check_holds_ledger(engine)
-    if is_sqlite:
-        event.listen(engine, "connect", _configure_sqlite)
-    _forget_after_fork(engine)
-    with _translated(url):
-        with engine.connect() as connection:
-            ready = current_revision(connection) == head_revision()
-        if not ready:
-            with writing(engine) as connection:
-                if not is_sqlite:
-                    connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
-                upgrade_to_head(connection)
+        _check_holds_ledger(connected_engine(url))
+    engine = writable_engine(url)
+    with reading(engine) as connection:
+        ready = current_revision(connection) == head_revision()
+    if not ready:
+        _upgrade(engine)
     return engine
 
 
+def _upgrade(engine: Engine) -> None:
+    """Create the tables, or upgrade those of an older version, unless another process just did."""
+    is_sqlite = engine.dialect.name == "sqlite"
+    with writing(engine) as connection:
+        if not is_sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+        found = current_revision(connection)
+        check_known(found)
+        if found is not None and found != head_revision():
+            kept = (
+                f", and {keep_copy(Path(str(engine.url.database)), found)} is what it was"
+                if is_sqlite
+                else ""
+            )
+            logger.warning(
+                "ledger %s is upgraded from revision %s to %s%s",
+                shown_url(engine.url),
+                found,
+                head_revision(),
+                kept,
+            )
+        upgrade_to_head(connection)
+
+
 @contextmanager
-def _translated(url: URL) -> Iterator[None]:
+def translated_errors(url: URL) -> Iterator[None]:
     """Database errors as ours, without the statement and its values."""
     try:
         yield
     except DBAPIError as error:
-        name = url.database if url.get_backend_name() == "sqlite" else url.render_as_string()
+        name = shown_url(url)
         reason = " ".join(str(error.orig).split())
         if isinstance(error.orig, sqlite3.OperationalError):
             raise LedgerWriteError(f"ledger {name} cannot be read or written: {reason}") from error
@@ -203,7 +186,7 @@ def _translated(url: URL) -> Iterator[None]:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A connection to read with."""
-    with _translated(engine.url), engine.connect() as connection:
+    with translated_errors(engine.url), engine.connect() as connection:
         yield connection
 
 
@@ -216,7 +199,7 @@ def writing(engine: Engine, *, flush: bool = True) -> Iterator[Connection]:
         flush: wait until the disk has it. Without, it survives the end of any process, and the next flushed
             transaction takes it along; only a power cut in between loses it.
     """
-    with _translated(engine.url), engine.begin() as connection:
+    with translated_errors(engine.url), engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if flush else 'NORMAL'}")
             connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -74,6 +74,11 @@ pool = Table(
     Column("anchor_key", String(64), nullable=False),
     Column("anchor_speedup", Float, nullable=False),
     Column("forecast_seconds", Float, nullable=False),
+    # The deferral in force: its threshold, where that came from, and whether forecasts had become miscalibrated.
+    Column("threshold", Float),
+    Column("threshold_from", String(20)),
+    Column("miscalibrated", Boolean),
+    Column("drift_evidence", Float),
     Column("created_at", Float, nullable=False),
     UniqueConstraint("run_id", "number"),
 )
@@ -86,6 +91,8 @@ decision = Table(
     Column("pool_id", Integer, ForeignKey("pool.id"), nullable=False, index=True),
     Column("candidate_id", String(400), nullable=False),
     Column("candidate_key", String(64), nullable=False),
+    # The program that it was derived from, where the host tells.
+    Column("parent_key", String(64)),
     Column("action", String(20), nullable=False),
     Column("reason", String(20), nullable=False),
     Column("score", Float),

@@ -135,13 +135,29 @@ class Charge:
 
 @dataclass(frozen=True)
 class PoolDraft:
-    """A pool about to be written."""
+    """A pool about to be written.
+
+    Attributes:
+        size: how many candidates it has.
+        trust: share of its slots that the surrogate keeps.
+        anchor_key: the kernel that its forecasts' bins are relative to.
+        anchor_speedup: measured speed-up of that kernel over the reference.
+        forecast_seconds: from the question to the answer.
+        threshold: deferral threshold in force; ``None``: no forecast is too uncertain.
+        threshold_from: where that came from (:class:`~gpu_forecasters_plugin.deferring.ThresholdSource`).
+        miscalibrated: whether the drift test had raised its alarm, and forecasts had not recovered yet.
+        drift_evidence: log of the drift test's e-value; ``None`` where it does not run.
+    """
 
     size: int
     trust: float = 1.0
     anchor_key: str = ""
     anchor_speedup: float = 1.0
     forecast_seconds: float = 0.0
+    threshold: float | None = None
+    threshold_from: str | None = None
+    miscalibrated: bool | None = None
+    drift_evidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,8 @@ class DecisionDraft:
     forecast: ForecastOutcome | None = None
     sampling_probability: float | None = None
     answer: Measurement | None = None
+    parent_key: str | None = None
+    detail: str | None = None
 
     def numbered(self, decision_id: int, pool_id: int) -> Decision:
         """The decision under the numbers that the ledger gave it."""
@@ -172,6 +190,7 @@ class DecisionDraft:
             self.forecast,
             self.sampling_probability,
             self.answer,
+            self.detail,
         )
 
 
@@ -196,6 +215,7 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
     return {
         "candidate_id": escape_text(draft.candidate_id),
         "candidate_key": draft.candidate_key,
+        "parent_key": draft.parent_key,
         "action": draft.action.value,
         "reason": draft.reason.value,
         "score": draft.score,

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from gpu_forecasters_plugin.errors import ConfigError, MissingExtraError, RowFileError
 from gpu_forecasters_plugin.files import atomic_file
-from gpu_forecasters_plugin.json_lines import read_json_lines
+from gpu_forecasters_plugin.json_lines import stream_json_lines
 from gpu_forecasters_plugin.ledger.exchange import PairRow, check_row
 
 __all__ = ["read_rows", "write_rows"]
@@ -55,8 +55,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
         raise RowFileError(f"{path}: Parquet takes no lone surrogates: write .jsonl instead") from None
 
 
-def read_rows(path: Path) -> Iterator[PairRow]:
+def read_rows(path: Path, convert: Callable[[Row, str], Row] | None = None) -> Iterator[PairRow]:
     """The rows of a file, checked.
+
+    Args:
+        path: the file.
+        convert: makes the columns of :class:`PairRow` out of a row as it was read, and of where it stands.
 
     Raises:
         ConfigError: the file's name says no known format.
@@ -65,7 +69,8 @@ def read_rows(path: Path) -> Iterator[PairRow]:
     """
     read = _parquet_reader() if _is_parquet(path) else _read_lines
     for where, row in read(path):
-        yield check_row(row, f"{path}, {where}")
+        place = f"{path}, {where}"
+        yield check_row(row if convert is None else convert(row, place), place)
 
 
 def _write_lines(file: BinaryIO, path: Path, rows: Iterator[Row]) -> int:
@@ -82,7 +87,7 @@ def _write_lines(file: BinaryIO, path: Path, rows: Iterator[Row]) -> int:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, Row]]:
-    for number, row in read_json_lines(path, str(path), RowFileError):
+    for number, row in stream_json_lines(path, str(path), RowFileError):
         yield f"line {number}", row
 
 

@@ -16,7 +16,7 @@ from gpu_forecasters_plugin.errors import LedgerError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["current_revision", "head_revision", "upgrade_to_head"]
+__all__ = ["check_known", "current_revision", "head_revision", "upgrade_to_head"]
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 _VERSION = table("alembic_version", column("version_num"))
@@ -48,6 +48,18 @@ def _alembic_config(connection: Connection) -> Config:
     return config
 
 
+def check_known(revision: str | None) -> None:
+    """Refuse what this version does not know.
+
+    Raises:
+        LedgerError: the database was written by a newer version of this package.
+    """
+    if revision is not None and revision not in _revisions():
+        raise LedgerError(
+            f"ledger has schema {revision!r}, which this version does not know: upgrade gpu-forecasters-plugin"
+        )
+
+
 def upgrade_to_head(connection: Connection) -> None:
     """Create the tables, or upgrade those of an older version.
 
@@ -57,10 +69,7 @@ def upgrade_to_head(connection: Connection) -> None:
     current = current_revision(connection)
     if current == head_revision():
         return
-    if current is not None and current not in _revisions():
-        raise LedgerError(
-            f"ledger has schema {current!r}, which this version does not know: upgrade gpu-forecasters-plugin"
-        )
+    check_known(current)
     from alembic import command
 
     command.upgrade(_alembic_config(connection), "head")

@@ -5,15 +5,19 @@ Their parameter ``run`` is the run's number.
 
 from __future__ import annotations
 
-from sqlalchemy import BindParameter, bindparam, func, insert, select
+from sqlalchemy import BindParameter, bindparam, func, insert, literal, select
 
 from gpu_forecasters_plugin.ledger import models
 
 __all__ = [
+    "AUDIT_RESULTS",
     "BUDGET_USE",
+    "CONFIDENCES",
     "DECISION_NUMBERS",
+    "FIRST_POOL",
     "FORECAST_GPU_SECONDS",
     "INSERT_POOL",
+    "LAST_POOL_MISCALIBRATED",
     "MEASUREMENTS",
     "NEXT_REVISION",
     "OPEN_CHARGES",
@@ -45,6 +49,18 @@ DECISION_NUMBERS = (
     select(_decision.c.id).where(_decision.c.pool_id == bindparam("pool")).order_by(_decision.c.id)
 )
 """Numbers of the decisions of one ``pool``, in the order of their insert."""
+
+FIRST_POOL = (
+    select(func.min(_pool.c.number))
+    .join(_decision, _decision.c.pool_id == _pool.c.id)
+    .where(_decision.c.id.in_(bindparam("decisions", expanding=True)))
+)
+"""Number of the first pool that any of these ``decisions`` is of."""
+
+LAST_POOL_MISCALIBRATED = (
+    select(_pool.c.miscalibrated).where(_pool.c.run_id == _RUN).order_by(_pool.c.number.desc()).limit(1)
+)
+"""Whether the run's last pool was decided after an alarm of the drift test."""
 
 BUDGET_USE = select(
     func.count(),
@@ -110,3 +126,27 @@ RESULTS_SINCE = (
     .order_by(_measurement.c.revision)
 )
 """Results written after revision ``after``, with what led to them, in the order in which they were written."""
+
+AUDIT_RESULTS = (
+    select(
+        *_RESULT_COLUMNS,
+        _pool.c.number,
+        _pool.c.anchor_speedup,
+        literal("").label("code"),
+        *_FORECAST_COLUMNS,
+    )
+    .join(_decision, _decision.c.id == _measurement.c.decision_id)
+    .join(_pool, _pool.c.id == _decision.c.pool_id)
+    .where(
+        _measurement.c.run_id == _RUN,
+        _measurement.c.outcome.is_not(None),
+        _decision.c.sampling_probability.is_not(None),
+    )
+    .order_by(_decision.c.id)
+)
+"""Results of candidates that were drawn at random, without their sources, in the order of their decisions."""
+
+CONFIDENCES = select(_decision.c.confidence).where(
+    _decision.c.run_id == _RUN, _decision.c.confidence.is_not(None)
+)
+"""Confidence of every forecast."""

@@ -7,114 +7,67 @@ charge before the evaluator is called, a result when it ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpu_forecasters_plugin._version import __version__
 from gpu_forecasters_plugin.candidate import Candidate
-from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
+from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome
 from gpu_forecasters_plugin.errors import LedgerIdentityError, UnknownDecisionError
-from gpu_forecasters_plugin.forecast import Forecast, Observation
 from gpu_forecasters_plugin.ledger import models, statements
 from gpu_forecasters_plugin.ledger.bulk import BulkInsert
-from gpu_forecasters_plugin.ledger.engine import open_engine, reading, writing
+from gpu_forecasters_plugin.ledger.engine import open_engine, writing
+from gpu_forecasters_plugin.ledger.reader import LedgerReader
 from gpu_forecasters_plugin.ledger.records import (
-    BudgetUse,
-    Charge,
     DecisionDraft,
     PoolDraft,
     RunIdentity,
     Worker,
     decision_values,
     escape_text,
-    forecast_from_row,
-    measurement_from_row,
     measurement_values,
-    unescape_text,
 )
 
-__all__ = ["Ledger", "Result"]
+__all__ = ["Ledger"]
 
 _MEANINGS = {
     "reference_key": "the initial program",
     "evaluator_hash": "the evaluator file, its arguments or surrogate.metric",
 }
 """What the fields that are hashes stand for."""
+_QUESTION = ("shapes",)
+"""Settings of a run that are part of what its forecaster is asked, and stand in no other field or pool."""
 
 
-class Result:
-    """A finished measurement with the decision that led to it, as :meth:`Ledger.results_since` returns it."""
-
-    def __init__(self, row: Any) -> None:
-        self.revision: int = row["revision"]
-        self.decision_id: int = row["decision_id"]
-        self.candidate_key: str = row["candidate_key"]
-        self.pool_number: int = row["number"]
-        self.reason = Reason(row["reason"])
-        self.provisional: bool = row["provisional"]
-        self.measurement: Measurement = measurement_from_row(row)
-        self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
-        self._forecast = forecast_from_row(row)
-
-    @cached_property
-    def observation(self) -> Observation | None:
-        """What a forecaster may learn from it; ``None`` unless the outcome is ``ok``."""
-        if self.measurement.outcome is not Outcome.OK or self.measurement.speedup is None:
-            return None
-        code, anchor_speedup, probability = self._observed
-        forecast = self._forecast if isinstance(self._forecast, Forecast) else None
-        if forecast is not None and forecast.suspicions:
-            forecast = None  # it was not followed, and says nothing about those that are
-        return Observation(
-            self.candidate_key,
-            unescape_text(code),
-            self.measurement.speedup,
-            self.pool_number,
-            forecast,
-            anchor_speedup,
-            probability,
-        )
-
-
-class Ledger:
-    """One run's view of a ledger database.
+class Ledger(LedgerReader):
+    """One run's view of a ledger database, to write to.
 
     Promises: safe for many processes and threads at once (on one host with SQLite, on many with PostgreSQL);
-    every method is one transaction; nothing is cached, so every answer is the database's.
+    every method is one transaction; nothing is cached.
     """
 
-    def __init__(self, target: str | Path, *, base: Path | None = None, create: bool = True) -> None:
-        """Open or create the database.
+    def __init__(self, target: str | Path, *, base: Path | None = None) -> None:
+        """Open the database; create it where there is none, and upgrade one of an older version.
 
         Args:
             target: SQLAlchemy URL, or path of an SQLite file.
             base: folder that a relative path is relative to.
-            create: make a new one where there is none; otherwise that is an error.
 
         Raises:
             LedgerError: it cannot be opened, or was written by a newer version.
         """
-        self._engine = open_engine(target, base, create=create)
-        self.url = self._engine.url.render_as_string()
-        """Where it is, without a password: for messages."""
-        self.target = self._engine.url.render_as_string(hide_password=False)
-        """What another process of this run opens it by; never stored or logged."""
-        self._run_id: int | None = None
+        super().__init__(target, base=base)
         self._insert_candidates = BulkInsert(models.candidate, self._engine.dialect)
         self._insert_decisions = BulkInsert(models.decision, self._engine.dialect)
 
-    @property
-    def run_id(self) -> int:
-        """Number of the run in this database; :meth:`begin_run` sets it."""
-        if self._run_id is None:
-            raise LedgerIdentityError("no run was begun in this ledger: call begin_run first")
-        return self._run_id
+    @staticmethod
+    def _open(target: str | Path, base: Path | None) -> Engine:
+        return open_engine(target, base)
 
     def begin_run(
         self, identity: RunIdentity, *, name: str = "run", config: dict[str, Any] | None = None
@@ -125,7 +78,8 @@ class Ledger:
             Whether an earlier run is resumed.
 
         Raises:
-            LedgerIdentityError: the run of that name has another identity; names the field.
+            LedgerIdentityError: the run of that name has another identity, or its configuration asked another
+                question of its forecaster; names the field.
         """
         with writing(self._engine) as connection:
             stored = (
@@ -136,7 +90,7 @@ class Ledger:
                 values |= asdict(identity) | {"config": config or {}}
                 self._run_id = connection.execute(insert(models.run).values(values)).inserted_primary_key[0]  # type: ignore[index]
                 return False
-            difference = identity.first_difference(dict(stored))
+            difference = identity.first_difference(dict(stored)) or _other_question(stored["config"], config)
             if difference is None and config not in (None, stored["config"]):
                 # A larger budget, say: what a resume may change.
                 changed = update(models.run).where(models.run.c.id == stored["id"]).values(config=config)
@@ -150,21 +104,6 @@ class Ledger:
             )
         self._run_id = stored["id"]
         return True
-
-    def follow_run(self, run_id: int) -> None:
-        """Work on a run that another process has begun."""
-        self._run_id = run_id
-
-    def runs(self) -> list[dict[str, Any]]:
-        """Every run in this database, oldest first, as plain columns."""
-        with reading(self._engine) as connection:
-            query = select(models.run).order_by(models.run.c.id)
-            return [dict(row) for row in connection.execute(query).mappings()]
-
-    def imported_rows(self) -> int:
-        """How many rows of elsewhere were imported into this database."""
-        with reading(self._engine) as connection:
-            return connection.execute(select(func.count()).select_from(models.imported)).scalar_one()
 
     def record_pool(
         self, pool: PoolDraft, drafts: Sequence[DecisionDraft], candidates: Iterable[Candidate]
@@ -191,11 +130,6 @@ class Ledger:
             # Numbers rise in the order of the insert; reading them back costs less than RETURNING for each.
             ids = connection.execute(statements.DECISION_NUMBERS, {"pool": pool_id}).scalars()
             return [draft.numbered(i, pool_id) for draft, i in zip(drafts, ids, strict=True)]
-
-    def pools(self) -> int:
-        """How many pools were decided."""
-        with reading(self._engine) as connection:
-            return int(connection.execute(statements.POOLS, {"run": self.run_id}).scalar_one())
 
     def charge(self, decision_id: int, worker: Worker, *, limit: int | None = None) -> bool:
         """Charge the budget for one measurement, before the evaluator is called.
@@ -293,49 +227,15 @@ class Ledger:
             connection.execute(update(table).where(table.c.id == row["id"]).values(values))
             return True
 
-    def budget_use(self, *, forecasts: bool = False) -> BudgetUse:
-        """What the run has spent so far.
 
-        Args:
-            forecasts: count their GPU-seconds too, which reads every decision of the run.
-        """
-        values = {"run": self.run_id}
-        with reading(self._engine) as connection:
-            total, unfinished, seconds = connection.execute(statements.BUDGET_USE, values).one()
-            use = BudgetUse(total, unfinished, float(seconds))
-            if not forecasts:
-                return use
-            price = connection.execute(statements.FORECAST_GPU_SECONDS, values).scalar_one()
-        return replace(use, forecast_gpu_seconds=float(price))
+def _other_question(
+    stored: Mapping[str, Any], present: Mapping[str, Any] | None
+) -> tuple[str, Any, Any] | None:
+    """Name, stored and present value of the first setting by which two configurations ask different questions.
 
-    def open_charges(self) -> list[Charge]:
-        """Measurements that were paid for and have not ended."""
-        with reading(self._engine) as connection:
-            rows = connection.execute(statements.OPEN_CHARGES, {"run": self.run_id})
-            return [Charge(decision, key, at, Worker(*worker)) for decision, key, at, *worker in rows]
-
-    def results_since(self, revision: int) -> list[Result]:
-        """Results written after ``revision``, in the order in which they were written; see also :meth:`payload`."""
-        with reading(self._engine) as connection:
-            values = {"run": self.run_id, "after": revision}
-            return [Result(row) for row in connection.execute(statements.RESULTS_SINCE, values).mappings()]
-
-    def payload(self, decision_id: int) -> str | None:
-        """The payload of a decision's measurement: up to a megabyte, so :meth:`results_since` leaves it out."""
-        with reading(self._engine) as connection:
-            values = {"run": self.run_id, "decision": decision_id}
-            return connection.execute(statements.PAYLOAD, values).scalar_one_or_none()
-
-    def decisions(self) -> list[dict[str, Any]]:
-        """Every decision of the run beside its measurement, oldest first, as plain columns."""
-        d, m, p = models.decision, models.measurement, models.pool
-        result_columns = (m.c.outcome, m.c.time_us, m.c.speedup, m.c.gpu_seconds, m.c.error, m.c.finished_at)
-        query = (
-            select(d, p.c.number.label("pool_number"), p.c.anchor_speedup, *result_columns)
-            .join(p, p.c.id == d.c.pool_id)
-            .join(m, m.c.decision_id == d.c.id, isouter=True)
-            .where(d.c.run_id == self.run_id)
-            .order_by(d.c.id)
-        )
-        with reading(self._engine) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+    What either does not say, as an older version may not have, makes no difference.
+    """
+    for name in _QUESTION:
+        if present is not None and name in stored and name in present and stored[name] != present[name]:
+            return f"surrogate.{name}", stored[name], present[name]
+    return None

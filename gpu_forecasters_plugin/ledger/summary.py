@@ -8,19 +8,18 @@ from typing import Any
 
 from gpu_forecasters_plugin.decision import Action, Outcome
 from gpu_forecasters_plugin.forecast import Forecast
+from gpu_forecasters_plugin.ledger.reader import LedgerReader
 from gpu_forecasters_plugin.ledger.records import forecast_from_row
-from gpu_forecasters_plugin.ledger.store import Ledger
+from gpu_forecasters_plugin.ledger.standing import COSTS
 
 __all__ = ["best_over_time", "expected_speedup", "summarise", "summary_lines"]
 
 Row = Mapping[str, Any]
 
-_COSTS = ("seconds", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
-
-def summarise(ledger: Ledger) -> dict[str, Any]:
+def summarise(ledger: LedgerReader) -> dict[str, Any]:
     """What the run of this ledger did so far, for ``summary.json``."""
-    run = next(row for row in ledger.runs() if row["id"] == ledger.run_id)
+    run = ledger.run()
     budget = run["config"].get("budget", {})
     use = ledger.budget_use()
     decisions = ledger.decisions()
@@ -31,6 +30,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "device": run["device"],
         "forecaster": run["forecaster"],
         "seed": run["seed"],
+        "anchor": run["config"].get("anchor"),
         "budget": budget.get("measurements"),
         "budget_gpu_seconds": budget.get("gpu_seconds"),
         "budget_counts_forecasting": budget.get("count_forecasting", False),
@@ -41,14 +41,25 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
         "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
         "forecasting": _forecasting(decisions),
+        "deferral": _deferral(ledger.pool_rows()),
         "best": best,
         "ledger": ledger.url,
     }
 
 
+def _deferral(pools: Sequence[Row]) -> dict[str, Any]:
+    """The threshold of the last pool, and how many pools each source of a threshold has decided."""
+    return {
+        "threshold": pools[-1]["threshold"] if pools else None,
+        "pools": dict(
+            Counter(pool["threshold_from"] for pool in pools if pool["threshold_from"] is not None)
+        ),
+    }
+
+
 def _forecasting(decisions: Sequence[Row]) -> dict[str, Any]:
     """What was asked of the forecaster, what it answered, and what that cost."""
-    costs = {name: name for name in _COSTS} | {"gpu_seconds": "forecast_gpu_seconds"}
+    costs = {name: name for name in COSTS} | {"gpu_seconds": "forecast_gpu_seconds"}
     return {
         "answered": sum(row["probabilities"] is not None for row in decisions),
         "failures": dict(Counter(row["failure"] for row in decisions if row["failure"] is not None)),
@@ -60,6 +71,8 @@ def _forecasting(decisions: Sequence[Row]) -> dict[str, Any]:
 def best_over_time(decisions: Sequence[Row]) -> list[dict[str, Any]]:
     """Each kernel that was the fastest so far when its measurement ended, first to last.
 
+    A kernel that was measured again, and faster, is listed once: with its best measurement.
+
     Args:
         decisions: as :meth:`~gpu_forecasters_plugin.ledger.Ledger.decisions` returns them.
     """
@@ -67,6 +80,8 @@ def best_over_time(decisions: Sequence[Row]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number, row in enumerate(ended, start=1):
         if row["outcome"] == Outcome.OK and (not found or row["speedup"] > found[-1]["speedup"]):
+            if found and found[-1]["candidate_key"] == row["candidate_key"]:
+                found.pop()
             names = ("speedup", "time_us", "reason", "candidate_key", "finished_at")
             found.append(
                 {"measurement": number, "decision": row["id"], **{name: row[name] for name in names}}
@@ -98,7 +113,8 @@ def summary_lines(summary: Row) -> list[str]:
         prefix = f"{action}/"
         counts = {k.removeprefix(prefix): n for k, n in summary["decisions"].items() if k.startswith(prefix)}
         lines.append(_counted(title, counts))
-    return [*lines, _counted("outcomes", summary["outcomes"]), *_forecasting_lines(summary["forecasting"])]
+    lines.append(_counted("outcomes", summary["outcomes"]))
+    return [*lines, *_forecasting_lines(summary["forecasting"]), *_deferral_lines(summary["deferral"])]
 
 
 def _forecasting_lines(forecasting: Row) -> list[str]:
@@ -109,11 +125,21 @@ def _forecasting_lines(forecasting: Row) -> list[str]:
     if forecasting["suspicious"]:
         lines.append(f"candidates whose forecast was not to be trusted: {forecasting['suspicious']}")
     if forecasting["prompt_tokens"]:
-        tokens = {name.removesuffix("_tokens"): forecasting[name] for name in _COSTS if "tokens" in name}
+        tokens = {name.removesuffix("_tokens"): forecasting[name] for name in COSTS if "tokens" in name}
         lines.append("forecast tokens: " + ", ".join(f"{count} {name}" for name, count in tokens.items()))
     if forecasting["gpu_seconds"]:
         lines.append(f"forecasting took {forecasting['gpu_seconds']:.1f} GPU-seconds")
     return lines
+
+
+def _deferral_lines(deferral: Row) -> list[str]:
+    """Nothing where the configured threshold was in force throughout."""
+    if set(deferral["pools"]) <= {"configured"}:
+        return []
+    last = "none" if deferral["threshold"] is None else f"{deferral['threshold']:g}"
+    return [
+        _counted("pools by the source of their deferral threshold", deferral["pools"]) + f"; the last {last}"
+    ]
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> str:

@@ -13,8 +13,8 @@ from helpers import write_pool
 
 from gpu_forecasters_plugin.cli.app import app
 
-COMMANDS = ["openevolve", "compare", "forecast", "doctor"]
-ELSEWHERE = ["ledger"]  # test_cli_ledger.py
+ELSEWHERE = {"ledger"}  # test_cli_ledger.py
+COMMANDS = sorted(set(getattr(typer.main.get_command(app), "commands", {})) - ELSEWHERE)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openevolve_dropin"
 
 
@@ -24,9 +24,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, timeout=240)
 
 
-def test_the_list_of_commands_is_what_is_tested() -> None:
-    group = typer.main.get_command(app)
-    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS + ELSEWHERE)
+def test_the_commands_are_found() -> None:
+    assert {"openevolve", "compare", "forecast", "doctor", "watch"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -17,6 +17,7 @@ from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastCost, ForecastFailure
 from gpu_forecasters_plugin.forecasters import ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
+from gpu_forecasters_plugin.ledger.summary import best_over_time
 
 
 @pytest.fixture
@@ -107,6 +108,94 @@ def test_a_shared_ledger_shows_the_latest_run_or_the_one_that_is_named(
     assert "run 'run'" in named.out and "--run" not in named.out
 
 
+def test_the_table_says_what_its_columns_are_relative_to(command: Command, run: Path) -> None:
+    assert "forecast and measured: speed-up over the reference" in command("show", run).out
+    assert "confidence: of the bin relative to the best kernel so far" in command("show", run).out
+    relative = open_gate(run / "other", config=surrogate(anchor="reference"))
+    relative.ask([candidate(1)])
+    assert "confidence: of the bin relative to the reference" in command("show", run / "other").out
+
+
+def ended(number: int, key: str, speedup: float) -> dict[str, object]:
+    row = {
+        "id": number,
+        "candidate_key": key,
+        "outcome": "ok",
+        "speedup": speedup,
+        "finished_at": float(number),
+    }
+    return row | {"time_us": None, "reason": "audit"}
+
+
+def test_a_kernel_that_is_measured_again_and_faster_is_listed_once() -> None:
+    rows = [
+        ended(1, "a", 1.0),
+        ended(2, "b", 2.0),
+        ended(3, "b", 2.1),
+        ended(4, "a", 1.5),
+        ended(5, "c", 3.0),
+    ]
+    found = best_over_time(rows)
+    assert [(row["candidate_key"], row["speedup"], row["measurement"]) for row in found] == [
+        ("a", 1.0, 1),
+        ("b", 2.1, 3),
+        ("c", 3.0, 5),
+    ]
+
+
+def test_of_speed_ups_that_read_the_same_the_first_is_shown(
+    command: Command, ledger: Ledger, tmp_path: Path
+) -> None:
+    gate = open_gate(ledger, config=surrogate(keep_fraction=1.0))
+    for decision, speedup in zip(
+        gate.ask([candidate(number) for number in range(4)]), (1.0, 2.00001, 2.00002, 2.1), strict=True
+    ):
+        gate.tell(decision.id, measured(speedup))
+    said = command("show", tmp_path, "--limit", "0").out
+    assert re.findall(r"│ +(\S+)x │", said) == ["1.000", "2.000", "2.100"]
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    """A folder with two runs below it, and a broken ledger."""
+    folder = tmp_path / "cmp"
+    for name, count in (("random-0", 3), ("surrogate-0", 5)):
+        gate = open_gate(folder / "runs" / name / "run", config=surrogate(task="sum", keep_fraction=1.0))
+        for decision in gate.ask([candidate(number) for number in range(count)]):
+            gate.tell(decision.id, measured(1.0 + count / 10))
+    return folder
+
+
+def test_of_a_folder_of_many_runs_all_are_listed(command: Command, comparison: Path, tmp_path: Path) -> None:
+    said = command("show", comparison, "--out", tmp_path / "out")
+    assert said.code == 0 and "runs below" in said.out
+    assert re.search(r"runs/random-0/run +│ sum +│ +3 │ +3 │ +1\.300x", said.out)
+    assert re.search(r"runs/surrogate-0/run +│ sum +│ +5 │ +5 │ +1\.500x", said.out)
+    written = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert {name: run["measurements_used"] for name, run in written["runs"].items()} == {
+        "runs/random-0/run": 3,
+        "runs/surrogate-0/run": 5,
+    }
+
+
+def test_one_of_many_runs_is_shown_by_the_name_of_its_folder(command: Command, comparison: Path) -> None:
+    said = command("show", comparison, "--run", "surrogate-0")
+    assert said.code == 0 and "5 measurements for 5 candidates" in said.out
+    unclear, unknown = (command("show", comparison, "--run", name) for name in ("run", "oracle-0"))
+    assert (unclear.code, unknown.code) == (2, 2)
+    assert "more than one run 'run' below" in unclear.err and "no run 'oracle-0' below" in unknown.err
+    assert "there are: runs/random-0/run, runs/surrogate-0/run" in unclear.err
+
+
+def test_a_broken_ledger_among_many_does_not_hide_the_others(command: Command, comparison: Path) -> None:
+    broken = comparison / "runs" / "z-0" / "ledger.sqlite3"
+    broken.parent.mkdir()
+    broken.write_text("no database at all, " * 100)
+    said = command("show", comparison)
+    assert said.code == 1 and "runs/surrogate-0/run" in said.out
+    assert said.err.count("\n") == 1 and f"{broken}: file is not a database" in said.err
+
+
 def test_rows_go_from_ledger_to_ledger(command: Command, run: Path, tmp_path: Path) -> None:
     rows, other = tmp_path / "rows.jsonl.gz", tmp_path / "other.sqlite3"
     assert command("export", run, "--out", rows).out == f"4 rows written to {rows}\n"
@@ -164,7 +253,11 @@ def test_wrong_use_ends_with_code_2(command: Command, arguments: tuple[str, ...]
     assert command(*arguments).code == 2
 
 
-@pytest.mark.parametrize("name", ["show", "export", "import"])
+@pytest.mark.parametrize("name", ["show", "export", "import", "upgrade"])
 def test_every_subcommand_has_help_with_an_example(command: Command, name: str) -> None:
     said = command(name, "--help")
     assert said.code == 0 and f"Example: gpu-forecasters ledger {name}" in " ".join(said.out.split())
+
+
+def test_the_help_of_the_group_has_an_example(command: Command) -> None:
+    assert "Example: gpu-forecasters ledger show" in " ".join(command("--help").out.split())

@@ -37,7 +37,8 @@ from gpu_forecasters_plugin.forecasters.language_model.trimming import estimated
 from gpu_forecasters_plugin.look import ADVICE
 
 CHECKS = (
-    *("models", "chat", "reasoning", "structured output", "logprobs", "prefix caching", "context length"),
+    *("models", "chat", "served model", "reasoning"),
+    *("structured output", "logprobs", "prefix caching", "context length"),
 )
 WITHOUT_THOUGHT = completion(choice("No.")) | {
     "usage": {
@@ -143,7 +144,7 @@ def test_an_endpoint_that_hangs_hangs_nothing(
     status, text = found[place]
     assert status == "fail" and text.startswith("timeout: ")
     assert [s for name, s in found.statuses().items() if name not in ("models", place)] == ["skipped"] * (
-        6 if place == "models" else 5
+        len(CHECKS) - (1 if place == "models" else 2)
     )
     assert len(server.requests) == (0 if place == "models" else 1), "what hangs is asked once"
 
@@ -187,7 +188,7 @@ def test_each_of_several_endpoints_is_examined(doctor: Doctor, server: Misbehavi
     ("models", "status", "text"),
     [
         (replies(404), "warn", "lists no models"),
-        (html, "warn", "there are: none"),
+        (html, "warn", "lists no models"),
         (
             replies(200, {"data": [{"id": "scripted-7b"}, {"id": "other"}, 3, {}]}),
             "warn",
@@ -195,6 +196,9 @@ def test_each_of_several_endpoints_is_examined(doctor: Doctor, server: Misbehavi
         ),
         (replies(200, [1]), "warn", "there are: none"),
         (listing(context_length=4096), "ok", "4096 tokens of context"),
+        (listing(max_model_len=True, context_length=4096), "ok", "4096 tokens of context"),
+        (listing(max_model_len=10**300), "ok", "unknown number of tokens"),
+        (replies(200, {"data": [{"id": "s" * 10**5}, {"id": ["scripted"]}]}), "warn", "there are: none"),
     ],
 )
 def test_a_model_that_is_not_listed_may_answer_all_the_same(
@@ -204,6 +208,23 @@ def test_a_model_that_is_not_listed_may_answer_all_the_same(
     found = doctor(server.base_url)
     assert found["models"][0] == status and text in found["models"][1]
     assert found["chat"][0] == found["forecaster"][0] == "ok" and found.code == 0
+
+
+@pytest.mark.parametrize(
+    ("answered", "status", "text"),
+    [
+        (f"{MODEL}-2025-08-07", "ok", f"answers come from {MODEL}-2025-08-07"),
+        ("cheaper", "warn", f"'{MODEL}' is asked, 'cheaper' answers; if it is not the one"),
+        (None, "ok", "answers name no model"),
+    ],
+)
+def test_an_endpoint_that_serves_another_model_is_warned_of(
+    doctor: Doctor, server: MisbehavingServer, answered: str | None, status: str, text: str
+) -> None:
+    server.script(replies(200, WITHOUT_THOUGHT | {"model": answered}), obedient)
+    found = doctor(server.base_url)
+    assert found["served model"][0] == status and text in found["served model"][1]
+    assert found.code == 0
 
 
 def test_a_refused_key_fails_without_being_shown(doctor: Doctor, server: MisbehavingServer) -> None:

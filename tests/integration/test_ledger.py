@@ -34,7 +34,8 @@ from gpu_forecasters_plugin.forecast import (
     ForecastOutcome,
 )
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker, schema
-from gpu_forecasters_plugin.ledger.engine import open_engine, reading, resolve_url
+from gpu_forecasters_plugin.ledger.engine import open_engine, reading
+from gpu_forecasters_plugin.ledger.locating import resolve_url
 from gpu_forecasters_plugin.ledger.models import metadata
 from gpu_forecasters_plugin.ledger.records import forecast_from_row
 from gpu_forecasters_plugin.ledger.schema import head_revision

@@ -24,6 +24,20 @@ def complaint(section: Any) -> str:
     return message
 
 
+def test_all_that_is_wrong_is_said_and_of_very_much_the_beginning() -> None:
+    with pytest.raises(ConfigError) as few:
+        parse_surrogate_config({"oversample": 0, "guard": {"decay": 2, "enable": True}})
+    assert [problem.partition(":")[0] for problem in few.value.problems] == [
+        "surrogate.oversample",
+        "surrogate.guard.decay",
+        "surrogate.guard.enable",
+    ]
+    with pytest.raises(ConfigError) as many:
+        parse_surrogate_config({f"key{number}": 1 for number in range(1000)})
+    assert len(many.value.problems) == 21
+    assert many.value.problems[-1] == "surrogate: 980 more problems"
+
+
 @pytest.mark.parametrize(
     ("section", "key", "nearest"),
     [
@@ -76,7 +90,7 @@ def test_a_value_of_the_wrong_type_is_refused(section: Any, key: str) -> None:
         ({"deferral": {"threshold": NAN}}, "deferral.threshold"),
         ({"deferral": {"share": 2}}, "deferral.share"),
         ({"deferral": {"mode": "beside"}}, "deferral.mode"),
-        ({"deferral": {"target_risk": 0.1}}, "deferral.target_risk"),
+        ({"deferral": {"target_risk": 1.5}}, "deferral.target_risk"),
         ({"oversample": 0}, "oversample"),
         ({"keep_fraction": 0}, "keep_fraction"),
         ({"keep_fraction": 1.01}, "keep_fraction"),
