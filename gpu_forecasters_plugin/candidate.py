@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpu_forecasters_plugin.python_syntax import parse_python
 
@@ -117,6 +118,12 @@ def _source_problem(text: str, normalised: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
+def _remembered_key(text: str) -> str:
+    """As :func:`source_key`; the children of a parent come one after the other."""
+    return source_key(text)
+
+
 def _hash(normalised: str) -> str:
     return hashlib.sha256(normalised.encode("utf-8", errors="surrogatepass")).hexdigest()[:32]
 
@@ -147,3 +154,8 @@ class Candidate:
         normalised = normalise_source(self.code) if readable else self.code
         object.__setattr__(self, "key", _hash(normalised))
         object.__setattr__(self, "problem", _source_problem(self.code, normalised))
+
+    @property
+    def parent_key(self) -> str | None:
+        """Identity of the program that it was derived from, when the host tells."""
+        return None if self.parent_code is None else _remembered_key(self.parent_code)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpu_forecasters_plugin.candidate import Candidate
-from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.config import DeferralConfig, SurrogateConfig
 from gpu_forecasters_plugin.forecast import Forecast, ForecastOutcome
 from gpu_forecasters_plugin.history import History
 from gpu_forecasters_plugin.ledger import DecisionDraft, PoolDraft
 from gpu_forecasters_plugin.policies import (
+    ContainedPolicy,
+    ContainedRule,
     MeasureAll,
     Member,
     PoolState,
@@ -18,6 +21,7 @@ from gpu_forecasters_plugin.policies import (
     SelectionPolicy,
     TopFraction,
     ranking_rule,
+    selection_policy,
 )
 
 __all__ = ["Chooser"]
@@ -35,8 +39,9 @@ class Chooser:
     ) -> None:
         self._history = history
         self._config = config
-        self._policy = policy or TopFraction.from_config(config)
-        self._rule = rule or ranking_rule(config)
+        instead = TopFraction.from_config(config)
+        self._policy = ContainedPolicy(policy or selection_policy(config), instead)
+        self._rule = ContainedRule(rule or ranking_rule(config))
 
     def choose(
         self,
@@ -46,6 +51,7 @@ class Chooser:
         number: int,
         remaining: int | None,
         *,
+        deferral: DeferralConfig | None = None,
         measure_all: bool = False,
     ) -> dict[str, DecisionDraft]:
         """One decision per candidate, by candidate id.
@@ -56,13 +62,14 @@ class Chooser:
             pool: trust and anchor of the pool that they are decided in.
             number: number of that pool in its run.
             remaining: measurements that the budget still allows.
+            deferral: the deferral in force for this pool; ``None``: as configured.
             measure_all: measure whatever the forecasts say, as far as the budget goes.
         """
         if not candidates:
             return {}
         members = self._members(candidates, outcomes, pool, number)
         warming_up = self._history.finished < self._config.warm_up
-        state = PoolState(number, self._config.seed, remaining, pool.trust, warming_up)
+        state = PoolState(number, self._config.seed, remaining, pool.trust, warming_up, deferral)
         policy = MeasureAll() if measure_all else self._policy
         choices = policy.select(list(members.values()), state)
         return {
@@ -75,6 +82,7 @@ class Chooser:
                 members[candidate.key].confidence,
                 outcomes.get(candidate.key),
                 choices[candidate.key].sampling_probability,
+                parent_key=candidate.parent_key,
             )
             for candidate in candidates
         }
@@ -95,7 +103,8 @@ class Chooser:
             score = confidence = None
             suspicious = False
             if isinstance(forecast, Forecast):
-                score = self._rule.score(forecast, candidate.key, context)
+                parent = self._history.parent_log2(candidate.parent_key, pool.anchor_speedup)
+                score = self._rule.score(forecast, candidate.key, replace(context, parent_log2=parent))
                 confidence = forecast.confidence(self._config.deferral.confidence)
                 suspicious = bool(forecast.suspicions)
             members[candidate.key] = Member(candidate.key, score, confidence, suspicious)

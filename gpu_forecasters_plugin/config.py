@@ -1,7 +1,7 @@
 """The ``surrogate:`` section of a run's configuration.
 
 It lives in the host's own YAML file or in one of its own. Unknown keys, wrong types and values out of range are
-refused before anything runs, in one line that names the key.
+refused before anything runs, in one line each that names the key.
 """
 
 from __future__ import annotations
@@ -12,31 +12,38 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gpu_forecasters_plugin.errors import ConfigError
-from gpu_forecasters_plugin.forecast import ConfidenceKind
-from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
+from gpu_forecasters_plugin.forecast import ConfidenceKind, RiskKind
+from gpu_forecasters_plugin.forecasters.language_model.settings import (
+    JsonArguments,
+    LanguageModelSettings,
+    json_compatible,
+    without_secrets,
+)
+from gpu_forecasters_plugin.plugins.names import ForecasterName, ObserverName, PolicyName, RankingName
+from gpu_forecasters_plugin.plugins.settings import check_options, located
+from gpu_forecasters_plugin.screen.settings import ScreenConfig
 from gpu_forecasters_plugin.section import Fraction, PositiveFraction, Section
-from gpu_forecasters_plugin.validation import first_problem
+from gpu_forecasters_plugin.validation import all_problems
 
 __all__ = [
     "BudgetConfig",
     "DeferralConfig",
+    "DriftConfig",
     "ForecasterConfig",
     "GuardConfig",
     "MetricConfig",
+    "ObserverConfig",
+    "PolicyConfig",
     "PoolConfig",
-    "RankingName",
     "SurrogateConfig",
     "load_surrogate_config",
     "parse_surrogate_config",
+    "with_option",
 ]
 
-RankingName = Literal["expected_log2", "expected_bin", "p_better", "upper_quantile", "thompson", "random"]
-ForecasterKind = Literal[
-    "learned", "mixture", "recalibrated", "climatology", "random", "replay", "openai_server", "vllm_local"
-]
 _LANGUAGE_MODELS = ("openai_server", "vllm_local")
 _OF_ONE_LANGUAGE_MODEL = {
     "base_url": "openai_server",
@@ -54,22 +61,24 @@ class ForecasterConfig(LanguageModelSettings):
         kind: ``learned`` (default; trained on this run's measurements, no key, no GPU), ``openai_server`` (a
             language model behind ``base_url``), ``vllm_local`` (one in this process), ``mixture`` (of
             ``experts``), ``recalibrated`` (temperature and bin map on top of ``forecaster``), ``climatology``,
-            ``random``, ``replay`` (of ``path``).
+            ``random``, ``replay`` (of ``path``), or a plugin's.
         hedge: combine the forecaster with climatology by their log score in this run.
         warm_start: let ``learned`` start from the recorded tasks of other operations.
         experts: for ``mixture``: the forecasters to combine.
         forecaster: for ``recalibrated``: the forecaster whose probabilities are mended by its record in this run.
         weights: for ``mixture``: prior weight of each expert, same order; 1 each when left out.
         path: for ``replay``: JSONL file of recorded forecasts, relative to the configuration's folder.
+        options: the settings of a plugin's forecaster.
     """
 
-    kind: ForecasterKind = "learned"
+    kind: ForecasterName = "learned"
     hedge: bool = True
     warm_start: bool = True
     experts: list[ForecasterConfig] = Field(default_factory=list)
     forecaster: ForecasterConfig | None = None
     weights: list[Annotated[float, Field(gt=0, le=1000)]] | None = None
-    path: str | None = None
+    path: Annotated[str, Field(min_length=1)] | None = None
+    options: JsonArguments = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits_kind(self) -> ForecasterConfig:
@@ -104,6 +113,41 @@ class ForecasterConfig(LanguageModelSettings):
         return self
 
 
+class PolicyConfig(Section):
+    """Which selection policy chooses from a pool.
+
+    Attributes:
+        kind: ``top_fraction`` (default; as ``keep_fraction``, ``audit_fraction`` and ``deferral`` say), or a
+            plugin's.
+        options: the settings of a plugin's policy.
+    """
+
+    kind: PolicyName = "top_fraction"
+    options: JsonArguments = Field(default_factory=dict)
+
+
+class ObserverConfig(Section):
+    """Who is told of every forecast, decision and measurement; its settings stand beside ``kind``.
+
+    Attributes:
+        kind: ``jsonl``, ``mlflow``, or a plugin's.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: ObserverName
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its own settings."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _plain_options(self) -> ObserverConfig:
+        json_compatible(without_secrets(self.options))
+        return self
+
+
 class DeferralConfig(Section):
     """When not to trust a forecast and let the GPU decide. Deferred always means measured.
 
@@ -113,7 +157,12 @@ class DeferralConfig(Section):
     Attributes:
         confidence: which confidence is compared with the threshold.
         threshold: a forecast less confident than this is uncertain; ``None`` turns the rule off.
-        target_risk: reserved for thresholds fitted to a target risk; must be null in this version.
+        target_risk: risk of the forecasts trusted, in (0, 1), that a threshold is fitted to as measurements arrive
+            (see :mod:`~gpu_forecasters_plugin.calibration.thresholds`); ``threshold`` is in force until there are
+            rows enough. ``None``: ``threshold`` is all there is.
+        confidence_level: probability of the guarantee that a fitted threshold has.
+        risk: what is wrong: ``wrong_bin``, or ``log2_error``: the expected log2 speed-up is more than ``bound`` off.
+        bound: for ``log2_error``, in octaves: 1 is a factor of two.
         mode: ``within_quota``: uncertain candidates take a share of the measured slots; ``on_top``: they are
             measured beyond the quota.
         share: ``within_quota``: largest share of the measured slots that uncertain candidates take.
@@ -122,16 +171,25 @@ class DeferralConfig(Section):
 
     confidence: ConfidenceKind = "max_prob"
     threshold: Fraction | None = 0.35
-    target_risk: Fraction | None = None
+    target_risk: Annotated[float, Field(gt=0, lt=1)] | None = None
+    confidence_level: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    risk: RiskKind = "wrong_bin"
+    bound: Annotated[float, Field(gt=0)] = 1.0
     mode: Literal["within_quota", "on_top"] = "within_quota"
     share: Fraction = 0.25
     max_fraction: Fraction = 0.5
 
-    @field_validator("target_risk")
-    @classmethod
-    def _not_yet(cls, value: float | None) -> None:
-        if value is not None:
-            raise ValueError("thresholds from a target risk are not available in this version; set threshold")
+
+class DriftConfig(Section):
+    """When deferral widens since forecasts have become miscalibrated.
+
+    Attributes:
+        enabled: whether a sequential test watches the forecasts (:mod:`~gpu_forecasters_plugin.calibration.drift`).
+        false_alarm_rate: probability that calibrated forecasts raise any alarm in a run, however long it is.
+    """
+
+    enabled: bool = True
+    false_alarm_rate: Annotated[float, Field(gt=0, lt=1)] = 0.01
 
 
 class BudgetConfig(Section):
@@ -210,21 +268,27 @@ class SurrogateConfig(Section):
         max_proposals: proposals per measurement after which a run ends though its budget is not spent: a model
             that only repeats itself, or does not answer, must not be asked for ever.
         keep_fraction: part of a pool that is measured.
-        ranking: rule by which candidates are ranked.
+        ranking: rule by which candidates are ranked: ``expected_log2``, ``expected_bin``, ``p_better``,
+            ``upper_quantile``, ``thompson``, ``random``, or a plugin's.
+        policy: who chooses from a pool.
         quantile: level for the ``upper_quantile`` ranking.
+        discovery_factor: how many times faster than its parent a child is to be, for the ``p_beats_parent`` ranking.
         anchor: kernel that bins are relative to: the ``reference`` or the ``incumbent`` (best so far).
         deferral: when a forecast is not trusted.
         audit_fraction: part of the measured slots that goes to random candidates.
         warm_up: measurements chosen at random before forecasts are followed.
         budget: what the real evaluator may cost.
         guard: when the surrogate loses its slots to chance.
+        drift: when deferral widens since forecasts have become miscalibrated.
         pool: how candidates gather.
+        screen: whether candidates are compiled, without a GPU, before they are forecast.
         metric: how a speed-up is read from the evaluator's result.
         device: hardware name for forecasts and ledger; ``auto`` asks the machine.
         task: name of the task; ``None`` takes the name of the program's folder.
         shapes: the inputs that kernels are timed on, in words, for forecasters that read them.
         ledger: SQLAlchemy URL or path; ``None`` puts ``ledger.sqlite3`` into the run's folder.
         seed: seed of every random choice of the plugin.
+        observers: who is told what happens.
     """
 
     forecaster: ForecasterConfig = ForecasterConfig()
@@ -233,19 +297,24 @@ class SurrogateConfig(Section):
     keep_fraction: PositiveFraction = 0.25
     ranking: RankingName = "upper_quantile"
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    discovery_factor: Annotated[float, Field(gt=0, le=1000)] = 1.2
+    policy: PolicyConfig = PolicyConfig()
     anchor: Literal["reference", "incumbent"] = "incumbent"
     deferral: DeferralConfig = DeferralConfig()
     audit_fraction: Fraction = 0.25
     warm_up: Annotated[int, Field(ge=0)] = 0
     budget: BudgetConfig = BudgetConfig()
     guard: GuardConfig = GuardConfig()
+    drift: DriftConfig = DriftConfig()
     pool: PoolConfig = PoolConfig()
+    screen: ScreenConfig = ScreenConfig()
     metric: MetricConfig = MetricConfig()
     device: Annotated[str, Field(min_length=1, max_length=200)] = "auto"
     task: Annotated[str, Field(max_length=400)] | None = None
     shapes: Annotated[str, Field(max_length=2000)] | None = None
     ledger: Annotated[str, Field(min_length=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    observers: list[ObserverConfig] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _forecasts_that_count_have_a_price(self) -> SurrogateConfig:
@@ -254,21 +323,47 @@ class SurrogateConfig(Section):
             raise ValueError("budget.count_forecasting needs the forecaster's price: set server_gpus")
         return self
 
+    @model_validator(mode="after")
+    def _target_risk_has_rows(self) -> SurrogateConfig:
+        if self.deferral.target_risk is not None and self.audit_fraction == 0.0:
+            raise ValueError("deferral.target_risk needs rows drawn at random: set audit_fraction above 0")
+        return self
+
 
 def parse_surrogate_config(section: Any) -> SurrogateConfig:
     """Check a ``surrogate:`` section that was read from YAML.
 
     Raises:
-        ConfigError: one line that names the key, what is wrong and what would be right.
+        ConfigError: a line for each wrong setting that names the key, what is wrong and what would be right.
     """
     if section is None:
         section = {}
     if not isinstance(section, dict):
         raise ConfigError(f"surrogate: must be a mapping of settings, got {section!r}")
     try:
-        return SurrogateConfig.model_validate(section)
+        config = SurrogateConfig.model_validate(section)
     except ValidationError as error:
-        raise ConfigError(first_problem(error, SurrogateConfig, "surrogate")) from None
+        raise ConfigError(*all_problems(error, SurrogateConfig, "surrogate")) from None
+    check_options(config)
+    return config
+
+
+def with_option(config: SurrogateConfig, option: str, **values: Any) -> SurrogateConfig:
+    """The configuration with settings from elsewhere than its file, checked as those in a file are.
+
+    Args:
+        config: a checked configuration.
+        option: where the settings come from, such as ``--device``.
+        values: the settings.
+
+    Raises:
+        ConfigError: a line for each wrong setting that names the option.
+    """
+    try:
+        return SurrogateConfig.model_validate(dict(config) | values)
+    except ValidationError as error:
+        found = (problem.partition(": ")[2] for problem in all_problems(error, SurrogateConfig))
+        raise ConfigError(*(f"{option}: {problem}" for problem in found)) from None
 
 
 def load_surrogate_config(path: str | Path, *, required: bool = False) -> SurrogateConfig:
@@ -302,17 +397,4 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
         if close:
             raise ConfigError(f"config {path} has a section {close[0]!r}; did you mean 'surrogate'?")
     section = parse_surrogate_config(document.get("surrogate"))
-    located = _located(section.forecaster, Path(path).absolute().parent)
-    return section.model_copy(update={"forecaster": located})
-
-
-def _located(forecaster: ForecasterConfig, folder: Path) -> ForecasterConfig:
-    """The setting with its relative paths relative to a folder: a run does not work where its file lies."""
-    located = {
-        name: str(folder / path)
-        for name in ("path", "lora")
-        if (path := getattr(forecaster, name)) is not None
-    }
-    experts = [_located(expert, folder) for expert in forecaster.experts]
-    inner = None if forecaster.forecaster is None else _located(forecaster.forecaster, folder)
-    return forecaster.model_copy(update={**located, "experts": experts, "forecaster": inner})
+    return located(section, Path(path).absolute().parent)

@@ -99,6 +99,7 @@ class Decision:
         forecast: the forecast or the typed failure; ``None`` when none was asked for.
         sampling_probability: chance with which a row chosen at random (``audit``, ``warm_up``, ``fallback``) was drawn.
         answer: for a ``duplicate``: the measurement that answers; ``None`` while it is still running.
+        detail: for an ``invalid_source``: what is wrong with it, in the compiler's words.
     """
 
     id: int
@@ -112,6 +113,7 @@ class Decision:
     forecast: ForecastOutcome | None = None
     sampling_probability: float | None = None
     answer: Measurement | None = None
+    detail: str | None = None
 
     @property
     def measure(self) -> bool:

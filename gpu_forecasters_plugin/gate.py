@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,15 @@ from gpu_forecasters_plugin.choosing import Chooser
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.consulting import Consultant
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
+from gpu_forecasters_plugin.deferring import DeferralInForce, Deferring
 from gpu_forecasters_plugin.errors import GateError
 from gpu_forecasters_plugin.forecasters import Forecaster
-from gpu_forecasters_plugin.history import History
+from gpu_forecasters_plugin.history import Anchor, History
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
+from gpu_forecasters_plugin.observers.observing import build_observers, observe_run
 from gpu_forecasters_plugin.policies import RankingRule, SelectionPolicy
+from gpu_forecasters_plugin.screen.pool_screen import PoolScreen
+from gpu_forecasters_plugin.screen.verdict import Verdict
 
 __all__ = ["Gate"]
 
@@ -56,6 +60,7 @@ class Gate:
         run_name: str = "run",
         policy: SelectionPolicy | None = None,
         rule: RankingRule | None = None,
+        screen: PoolScreen | None = None,
     ) -> None:
         """Open a gate, and resume the ledger's run of that name if there is one.
 
@@ -68,15 +73,19 @@ class Gate:
             run_name: name of the run in the ledger.
             policy: selection policy instead of the configured one.
             rule: ranking rule instead of the configured one.
+            screen: who tells which candidates cannot run, before any is forecast; belongs to this gate from now on.
 
         Raises:
             LedgerIdentityError: the ledger's run of that name has another identity.
+            ConfigError, MissingExtraError, PluginError: rule, policy or an observer cannot be made.
         """
         self.config = config or SurrogateConfig()
         self.reference = reference
         self._ledger = ledger
+        self._screen = screen
         limits = self.config.budget
         self._budget = Budget(limits.measurements, limits.gpu_seconds, limits.count_forecasting)
+        self._asking = threading.Lock()
         self._lock = threading.RLock()
         self._reserved: dict[int, str] = {}
         identity = identity or RunIdentity(
@@ -89,11 +98,15 @@ class Gate:
             seed=self.config.seed,
         )
         self.identity = identity
-        self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
         self._history = History(reference, ledger)
-        self._consultant = Consultant(forecaster, reference, self._history, identity, self.config)
         self._chooser = Chooser(self._history, self.config, policy, rule)
+        observers = build_observers(self.config)
+        # Not before: a plugin that cannot be used leaves no run behind.
+        self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
+        self._consultant = Consultant(forecaster, reference, self._history, identity, self.config)
+        self._deferring = Deferring(self.config, announced=self.resumed and ledger.was_miscalibrated())
         self._pools = ledger.pools()
+        self._observing = observe_run(observers, ledger, resumed=self.resumed)
 
     # -- what the host may ask ------------------------------------------------------------------------------
 
@@ -122,6 +135,26 @@ class Gate:
         with self._lock:
             self._history.refresh()
             return self._history.best.speedup if self._history.best else None
+
+    def close(self) -> None:
+        """The run ends: give up forecasts under way, within two seconds, and make no further ones.
+
+        From any thread, at any time. Who waits for a decision gets one, as without a forecaster.
+        """
+        self._consultant.close()  # without a lock: whoever waits for a forecast holds one
+        if self._screen is not None:
+            self._screen.close()
+
+    def finish(self) -> None:
+        """The run has ended, its measurements too: close, and let observers catch up, within a few seconds."""
+        self.close()
+        self._observing.close()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
 
     def reference_problem(self) -> str | None:
         """Why the reference has no measurement that is ``ok``, as far as anybody tried."""
@@ -177,29 +210,49 @@ class Gate:
             return []
         if len({candidate.id for candidate in candidates}) != len(candidates):
             raise GateError("two candidates of one pool have the same id")
+        # Programs that the search starts from are measured anyway.
+        verdicts = self._screen.verdicts(candidates) if self._screen and not measure_all else {}
+        with self._asking:
+            decisions = self._decide(candidates, verdicts, measure_all=measure_all)
+        self._observing.wake()
+        return decisions
+
+    def _decide(
+        self, candidates: Sequence[Candidate], verdicts: Mapping[str, Verdict], *, measure_all: bool
+    ) -> list[Decision]:
+        """Decide on one pool; results of earlier ones may come in while the forecaster is asked."""
         with self._lock:
             self._history.refresh()
             self._consultant.observe()
-            drafts, fresh = self._settle_without_forecast(candidates)
+            drafts, fresh = self._settle_without_forecast(candidates, verdicts)
             settled = sum(draft.action is Action.MEASURE for draft in drafts.values())
-            remaining = self._remaining(settled)
-            started = time.perf_counter()
-            outcomes = self._consultant.forecast(fresh) if remaining != 0 and not measure_all else {}
-            pool = self._pool_draft(len(candidates), time.perf_counter() - started)
-            price = math.fsum(outcome.cost.gpu_seconds for outcome in outcomes.values())
-            if self._budget.count_forecasting and price:
-                remaining = self._remaining(settled, price)
+            consult = not measure_all and self._remaining(settled) != 0
+            anchor = self._history.anchor(self.config.anchor)
+            queries = self._consultant.queries(fresh, anchor) if consult else []
+        started = time.perf_counter()
+        outcomes = self._consultant.forecast(queries)
+        seconds = time.perf_counter() - started
+        price = math.fsum(outcome.cost.gpu_seconds for outcome in outcomes.values())
+        with self._lock:
+            deferral = self._deferral_in_force()
+            pool = self._pool_draft(len(candidates), anchor, seconds, deferral)
             drafts |= self._chooser.choose(
-                fresh, outcomes, pool, self._pools, remaining, measure_all=measure_all
+                fresh,
+                outcomes,
+                pool,
+                self._pools,
+                self._remaining(settled, price if self._budget.count_forecasting else 0.0),
+                deferral=deferral.rules,
+                measure_all=measure_all,
             )
             ordered = [drafts[candidate.id] for candidate in candidates]
             decisions = self._ledger.record_pool(pool, ordered, candidates)
             self._pools += 1
             self._reserved |= {d.id: d.candidate_key for d in decisions if d.measure}
-            return decisions
+        return decisions
 
     def _settle_without_forecast(
-        self, candidates: Sequence[Candidate]
+        self, candidates: Sequence[Candidate], verdicts: Mapping[str, Verdict]
     ) -> tuple[dict[str, DecisionDraft], list[Candidate]]:
         """Decisions that need no forecast, by candidate id, and the candidates that do."""
         drafts: dict[str, DecisionDraft] = {}
@@ -207,6 +260,7 @@ class Gate:
         in_flight = self._in_flight()
         for candidate in sorted(candidates, key=lambda c: (c.key, c.id)):
             answer = self._history.answer(candidate.key)
+            detail = None
             if candidate.problem is not None:
                 reason, action = Reason.INVALID_SOURCE, Action.SKIP
             elif answer is not None or candidate.key in in_flight:
@@ -215,17 +269,53 @@ class Gate:
                 # Everything is relative to it: measured first, and never forecast.
                 reason, action = Reason.WARM_UP, Action.MEASURE
                 in_flight.add(candidate.key)
+            elif (verdict := verdicts.get(candidate.key)) is not None and verdict.is_invalid:
+                reason, action, detail = *self._on_invalid(drafts), verdict.explanation()
+                if action is Action.MEASURE:
+                    in_flight.add(candidate.key)
             else:
                 fresh[candidate.key] = candidate
                 in_flight.add(candidate.key)
                 continue
-            drafts[candidate.id] = DecisionDraft(candidate.id, candidate.key, action, reason, answer=answer)
+            drafts[candidate.id] = DecisionDraft(
+                candidate.id,
+                candidate.key,
+                action,
+                reason,
+                answer=answer,
+                parent_key=candidate.parent_key,
+                detail=detail,
+            )
         return drafts, list(fresh.values())
 
-    def _pool_draft(self, size: int, forecast_seconds: float) -> PoolDraft:
-        anchor_key, _, anchor_speedup = self._history.anchor(self.config.anchor)
-        trust = self._history.trust(self.config.guard)
-        return PoolDraft(size, trust, anchor_key, anchor_speedup, forecast_seconds)
+    def _on_invalid(self, drafts: Mapping[str, DecisionDraft]) -> tuple[Reason, Action]:
+        """What becomes of a candidate that cannot run, as the configuration says, and as far as the budget goes."""
+        settled = sum(draft.action is Action.MEASURE for draft in drafts.values())
+        if self.config.screen.policy == "skip" or self._remaining(settled) == 0:
+            return Reason.INVALID_SOURCE, Action.SKIP
+        return Reason.UNCERTAIN, Action.MEASURE
+
+    def _deferral_in_force(self) -> DeferralInForce:
+        open_decisions = [*self._reserved, *(charge.decision_id for charge in self._ledger.open_charges())]
+        self._history.refresh()  # in this order: whatever is not open any more has its result in the history
+        return self._deferring.in_force(
+            self._history.observations(), self._ledger.first_pool_of(open_decisions)
+        )
+
+    def _pool_draft(
+        self, size: int, anchor: Anchor, forecast_seconds: float, deferral: DeferralInForce
+    ) -> PoolDraft:
+        return PoolDraft(
+            size,
+            self._history.trust(self.config.guard),
+            anchor.key,
+            anchor.speedup,
+            forecast_seconds,
+            deferral.rules.threshold,
+            deferral.source.value,
+            deferral.miscalibrated,
+            None if deferral.drift is None else deferral.drift.log_evidence,
+        )
 
     # -- tell -----------------------------------------------------------------------------------------------
 
@@ -283,7 +373,9 @@ class Gate:
         with self._lock:
             if decision_id in self._reserved:
                 self.start(decision_id)
-            return self._ledger.record_result(decision_id, measurement, provisional=provisional)
+            written = self._ledger.record_result(decision_id, measurement, provisional=provisional)
+        self._observing.wake()
+        return written
 
     def settle(self, decision_id: int) -> bool:
         """No further stage follows: a provisional result, if there is one, stands as it is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpu_forecasters_plugin.candidate import Candidate
@@ -14,7 +14,7 @@ from gpu_forecasters_plugin.forecast import Observation
 from gpu_forecasters_plugin.ledger import Ledger, Result
 from gpu_forecasters_plugin.policies import trust
 
-__all__ = ["History"]
+__all__ = ["Anchor", "History"]
 
 
 def _by_pool_and_key(observation: Observation) -> tuple[int, str]:
@@ -23,6 +23,15 @@ def _by_pool_and_key(observation: Observation) -> tuple[int, str]:
 
 def _by_speed(observation: Observation) -> tuple[float, str]:
     return observation.speedup, observation.candidate_key
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The kernel that bins are relative to; ``speedup`` is its own over the reference."""
+
+    key: str
+    code: str
+    speedup: float
 
 
 class History:
@@ -113,16 +122,22 @@ class History:
         """Everything a forecaster may learn from, by pool and key: an order that arrival cannot change."""
         return list(self._observations)
 
-    def anchor(self, kind: Literal["reference", "incumbent"]) -> tuple[str, str, float]:
-        """Key, source and speed-up of the kernel that bins are relative to."""
+    def anchor(self, kind: Literal["reference", "incumbent"]) -> Anchor:
+        """The kernel that bins are relative to."""
         if kind == "incumbent" and self.best is not None:
-            return self.best.candidate_key, self.best.candidate_code, self.best.speedup
-        return self._reference.key, self._reference.code, 1.0
+            return Anchor(self.best.candidate_key, self.best.candidate_code, self.best.speedup)
+        return Anchor(self._reference.key, self._reference.code, 1.0)
 
     def incumbent_log2(self, anchor_speedup: float) -> float:
         """log2 speed-up of the best kernel so far over the anchor; the reference counts as measured."""
         best = max(1.0, self.best.speedup) if self.best is not None else 1.0
         return math.log2(best / anchor_speedup)
+
+    def parent_log2(self, parent_key: str | None, anchor_speedup: float) -> float | None:
+        """log2 speed-up of a candidate's parent over the anchor; ``None`` where it has no measured time."""
+        found = None if parent_key is None else self._answers.get(parent_key)
+        speedup = None if found is None else found.measurement.speedup
+        return None if speedup is None else math.log2(speedup / anchor_speedup)
 
     def trust(self, config: GuardConfig) -> float:
         """The guard's verdict on the forecasts so far."""

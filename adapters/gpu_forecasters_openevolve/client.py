@@ -14,6 +14,7 @@ import psutil
 from openevolve.evaluation_result import EvaluationResult
 
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
+from gpu_forecasters_openevolve.parentage import current_parent
 from gpu_forecasters_plugin.errors import HostError
 
 __all__ = ["evaluation_functions"]
@@ -73,7 +74,10 @@ _connections = _Connections()
 
 
 def _evaluate(address: ServiceAddress, function: str, program_path: str, kwargs: dict[str, Any]) -> Any:
-    request = EvaluationRequest(function, program_path, kwargs, is_seed=os.getpid() == address.pid)
+    is_seed = os.getpid() == address.pid
+    request = EvaluationRequest(
+        function, program_path, kwargs, is_seed, None if is_seed else current_parent()
+    )
     connection = _connections.take(address, program_path)
     try:
         connection.send(request)

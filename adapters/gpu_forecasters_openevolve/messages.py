@@ -68,12 +68,14 @@ class EvaluationRequest:
         program_path: the file that the host wrote.
         kwargs: the host's ``evaluator_args``.
         is_seed: the host's own process evaluates a program that its population starts from.
+        parent_code: source of the program that it was derived from, where the worker knows.
     """
 
     function: str
     program_path: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     is_seed: bool = False
+    parent_code: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where the host's workers connect: one session each, and a count of those that were lost."""
+"""Where the host's workers connect: one session each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class Reception:
     Attributes:
         path: path of the socket.
         key: what a worker must know to connect.
-        workers_lost: workers that went without the host having ended them.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Reception:
         self._vacant = 0
         self._closed = False
         self._host_stops = False
-        self.workers_lost = 0
 
     def start(self) -> None:
         """Accept workers, in a thread of this process."""
@@ -68,7 +66,6 @@ class Reception:
     def host_stops(self) -> None:
         """The host is about to end its workers: from now on none is lost any more."""
         with self._lock:
-            self.workers_lost += sum(session.hung_up() for session in self._sessions)
             self._host_stops = True
 
     def sessions(self) -> list[Session]:
@@ -115,6 +112,5 @@ class Reception:
         with self._lock:
             self._sessions.discard(session)
             lost = not self._closed and not self._host_stops
-            self.workers_lost += lost
             self._vacant += lost
             return lost

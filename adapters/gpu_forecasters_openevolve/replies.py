@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_forecasters_openevolve.messages import EvaluationReply
-from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.decision import Decision, Measurement, Outcome
-from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure
 from gpu_forecasters_plugin.measuring import EvaluatorAnswer
+from gpu_forecasters_plugin.notes import decision_note
 
 __all__ = [
     "NOT_ADMITTED",
@@ -32,23 +31,15 @@ def is_admissible(metrics: Mapping[str, Any]) -> bool:
     return metrics.get(NOT_ADMITTED) is not True
 
 
-def _note(decision: Decision) -> str:
-    """The forecast in words, for the artifacts; never a metric."""
-    forecast = decision.forecast
-    if isinstance(forecast, Forecast):
-        factor = 2 ** forecast.expected_log2()
-        label = BINS.labels[forecast.predicted_bin - 1]
-        text = f"forecast {factor:.2f}x ({label}, confidence {forecast.confidence():.2f})"
-    elif isinstance(forecast, ForecastFailure):
-        text = f"no forecast ({forecast.kind})"
-    else:
-        text = "not forecast"
-    return f"{decision.action}: {decision.reason}; {text}"
-
-
 def skip_reply(decision: Decision) -> EvaluationReply:
-    """The program was not measured."""
-    return EvaluationReply({NOT_ADMITTED: True}, {_ARTIFACT: _note(decision)})
+    """The program was not measured.
+
+    One that cannot run comes as the failure that the evaluator would have made of it: its parent's text and the
+    compiler's message are then what the host shows to the language model that is to mend it.
+    """
+    if decision.detail is not None:
+        return failure_reply("screen", decision.detail)
+    return EvaluationReply({NOT_ADMITTED: True}, {_ARTIFACT: decision_note(decision)})
 
 
 def undecided_reply(error: str) -> EvaluationReply:
@@ -77,7 +68,7 @@ def measured_reply(
     """The evaluator's own answer, with the forecast beside it."""
     note = f"answered by the earlier measurement of this source ({measurement.outcome})"
     if not duplicate:
-        note = _note(decision)
+        note = decision_note(decision)
         if measurement.outcome is Outcome.OK and measurement.speedup is not None:
             note += f"; measured {measurement.speedup:.2f}x"
     artifacts = dict(answer.artifacts)

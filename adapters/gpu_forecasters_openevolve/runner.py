@@ -10,10 +10,8 @@ import asyncio
 import json
 import math
 import sys
-import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +22,15 @@ from openevolve.config import Config
 
 from gpu_forecasters_openevolve.closing import conclude
 from gpu_forecasters_openevolve.command_line import default_output, host_arguments, parse_host_arguments
-from gpu_forecasters_openevolve.drop_in import FilteredRun, RunSettings, open_run
+from gpu_forecasters_openevolve.drop_in import open_run
+from gpu_forecasters_openevolve.settings import RunSettings
+from gpu_forecasters_plugin.budget_progress import budget_progress
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.folder_lock import hold_folder
-from gpu_forecasters_plugin.progress import WorkProgress
 
 __all__ = ["run_filtered"]
-
-_PROGRESS_EVERY_S = 1.0
 
 _EVALUATOR = """# Written by gpu-forecasters: the surrogate filter in front of {evaluator}
 from gpu_forecasters_openevolve import filtered
@@ -164,28 +161,6 @@ def _write_files(settings: RunSettings, host: dict[str, Any], section: Surrogate
     write_atomically(folder / "evaluator.py", _EVALUATOR.format(evaluator=settings.evaluator, arguments=text))
 
 
-@contextmanager
-def _progress(run: FilteredRun) -> Iterator[None]:
-    """Shows how far the budget is, from a thread that follows the ledger."""
-    budget = run.gate.config.budget.measurements or 0
-    ended = threading.Event()
-
-    def follow() -> None:
-        with WorkProgress(budget) as progress:
-            while not ended.wait(_PROGRESS_EVERY_S):
-                best = run.gate.best_speedup
-                label = "no speed-up yet" if best is None else f"best {best:.2f}x"
-                progress.update(run.ledger.budget_use().measurements, label)
-
-    thread = threading.Thread(target=follow, name="gpu-forecasters-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _host_arguments(plan: _Plan, arguments: Namespace) -> list[str]:
     """OpenEvolve's own arguments on the files of the plan."""
     values = [str(plan.settings.program), str(plan.out / "gpu_forecasters" / "evaluator.py")]
@@ -221,7 +196,7 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
     try:
         if run.gate.budget_spent():
             return conclude(run, 0)  # the reference alone was all that the budget allowed
-        with host_arguments(_host_arguments(plan, parsed)), _progress(run):
+        with host_arguments(_host_arguments(plan, parsed)), budget_progress(run.gate, run.ledger):
             code = asyncio.run(host_cli.main_async())
     finally:
         run.close()

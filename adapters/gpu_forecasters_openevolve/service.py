@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_forecasters_openevolve.ending import RunEnd
+from gpu_forecasters_openevolve.awaiting import Awaited
 from gpu_forecasters_openevolve.evaluator_process import CallReply
 from gpu_forecasters_openevolve.evaluators import EvaluatorPool, EvaluatorProcess
 from gpu_forecasters_openevolve.measurer import Measurer
@@ -31,7 +31,7 @@ from gpu_forecasters_openevolve.replies import (
 from gpu_forecasters_openevolve.sessions import ServiceLimits, Session
 from gpu_forecasters_plugin.candidate import Candidate, decode_source
 from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Outcome, Reason
-from gpu_forecasters_plugin.errors import GpuForecastersError
+from gpu_forecasters_plugin.ending import RunEnd
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.measuring import answers_in
 from gpu_forecasters_plugin.pooling import PooledGate
@@ -78,12 +78,14 @@ class GateService:
             max_wait_s=limits.max_wait_s,
             may_release=lambda: evaluators.has_room,
         )
-        self._reception = Reception(self._pool, self._answer, self._settle)
+        self._awaited = Awaited(gate, lambda: self._reception.sessions(), self._fail)
+        self._reception = Reception(self._pool, self._answer, self._awaited.settle)
         self._end = RunEnd(gate, limits.pool_size, on_spent)
         self._lock = threading.Lock()
         self._counter = 0
         self._closed = False
         self.failure: BaseException | None = None
+        self.worker_died = False
 
     @property
     def address(self) -> ServiceAddress:
@@ -91,11 +93,6 @@ class GateService:
         info = self._evaluators.info
         reception = self._reception
         return ServiceAddress(reception.path, reception.key, os.getpid(), info.functions, info.parameters)
-
-    @property
-    def workers_lost(self) -> int:
-        """Workers that went without the host having ended them."""
-        return self._reception.workers_lost
 
     @property
     def exhausted(self) -> bool:
@@ -113,13 +110,16 @@ class GateService:
         self._closed = True
         self._reception.close()
         self._measurer.give_up()
+        self.gate.close()
         self._pool.close()
         wait = self._end.measuring and not at_once
         self._evaluators.close(grace_s=self._limits.evaluation_timeout_s if wait else 0.0)
 
-    def host_stops(self) -> None:
-        """The host is about to end its workers: from now on none is lost any more."""
+    def host_stops(self, worker_died: bool) -> None:
+        """The host is about to end its workers, maybe since one ``worker_died``: from now on none is lost any more."""
+        self.worker_died |= worker_died
         self._reception.host_stops()
+        self.gate.close()
 
     # -- the host's population ------------------------------------------------------------------------------
 
@@ -134,32 +134,8 @@ class GateService:
                 earlier program says nothing about the result that is on its way.
         """
         if answered:
-            self._settle_stopped(key)
-            for session in self._reception.sessions():
-                session.awaiting.discard(key)
-        self._end.program_processed(lambda: any(s.awaiting for s in self._reception.sessions()))
-
-    def _settle_stopped(self, key: str) -> None:
-        """A cascade whose program the host has dealt with has ended, at whatever stage."""
-        for session in self._reception.sessions():
-            decision = None if session.calling else session.unsettled
-            if decision is not None and decision.candidate_key == key:
-                self._settle(session)
-
-    def _expect_nothing(self, session: Session, decision: Decision) -> None:
-        """The host will refuse this program: no result of it is on its way, and no further stage follows."""
-        session.awaiting.discard(decision.candidate_key)
-        self._settle(session)
-
-    def _settle(self, session: Session) -> None:
-        """No further stage follows: let what the last one said stand, so that it answers for duplicates."""
-        decision, session.unsettled = session.unsettled, None
-        if decision is None:
-            return
-        try:
-            self.gate.settle(decision.id)
-        except GpuForecastersError as error:
-            self._fail(error)
+            self._awaited.program_processed(key)
+        self._end.program_processed(self._awaited.anything)
 
     # -- one request ----------------------------------------------------------------------------------------
 
@@ -191,10 +167,10 @@ class GateService:
             self._counter += 1
             number = self._counter
         code = decode_source(Path(request.program_path).read_bytes())
-        return Candidate(f"{os.getpid()}-{number}", code)
+        return Candidate(f"{os.getpid()}-{number}", code, request.parent_code)
 
     def _evaluate(self, session: Session, request: EvaluationRequest) -> EvaluationReply | None:
-        self._settle(session)
+        self._awaited.settle(session)
         session.decision, session.program_path, session.evaluator = None, request.program_path, None
         candidate = self._candidate(request)
         while True:
@@ -246,7 +222,7 @@ class GateService:
             evaluator = session.evaluator = self._evaluators.acquire()
             try:
                 if not self.gate.start(decision.id, evaluator.worker):
-                    self._expect_nothing(session, decision)
+                    self._awaited.expect_nothing(session, decision)
                     return skip_reply(replace(decision, action=Action.SKIP, reason=Reason.BUDGET_SPENT))
                 return self._call(session, request, decision, evaluator)
             finally:
@@ -290,7 +266,7 @@ class GateService:
     ) -> EvaluationReply:
         answer = reply.answer if reply is not None else answers_in(measurement.payload).get(request.function)
         if measurement.outcome is Outcome.IMPLAUSIBLE and not request.is_seed:
-            self._expect_nothing(session, decision)
+            self._awaited.expect_nothing(session, decision)
             return not_admitted_reply(measurement)
         if answer is None:
             trace = reply.traceback if reply is not None else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -59,13 +57,3 @@ class Session:
         except (OSError, EOFError):
             self.alive = False
         return self.alive
-
-    def hung_up(self) -> bool:
-        """Whether the worker's end is closed; a request that was not read yet is none."""
-        try:
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as peer:
-                return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True

@@ -11,17 +11,20 @@ from openevolve.process_parallel import ProcessParallelController
 __all__ = ["watch_end"]
 
 
-def watch_end(*, on_request: Callable[[], None], on_stopping: Callable[[], None]) -> Callable[[], None]:
+def watch_end(*, on_request: Callable[[], None], on_stopping: Callable[[bool], None]) -> Callable[[], None]:
     """Have functions called as the host's run comes to its end.
 
     Args:
         on_request: called when a signal asks the host to end its run.
-        on_stopping: called just before the host ends its worker processes.
+        on_stopping: called just before the host ends its worker processes, with whether one of them had died.
 
     Returns:
         A function that ends the watch.
     """
-    restore = [_call_before("request_shutdown", on_request), _call_before("stop", on_stopping)]
+    restore = [
+        _call_before("request_shutdown", lambda controller: on_request()),
+        _call_before("stop", lambda controller: on_stopping(_worker_died(controller))),
+    ]
 
     def end_watch() -> None:
         for put_back in restore:
@@ -30,12 +33,21 @@ def watch_end(*, on_request: Callable[[], None], on_stopping: Callable[[], None]
     return end_watch
 
 
-def _call_before(name: str, function: Callable[[], None]) -> Callable[[], None]:
+def _worker_died(controller: ProcessParallelController) -> bool:
+    """Whether the pool of worker processes is broken, which the death of a single one makes it.
+
+    The standard library tells it to nobody who does not submit work. It is set before the host learns of the death,
+    and so before its run can end of it.
+    """
+    return bool(getattr(controller.executor, "_broken", False))
+
+
+def _call_before(name: str, function: Callable[[ProcessParallelController], None]) -> Callable[[], None]:
     original: Callable[..., Any] = getattr(ProcessParallelController, name)
 
     @wraps(original)
     def replacement(self: ProcessParallelController) -> None:
-        function()
+        function(self)
         original(self)
 
     setattr(ProcessParallelController, name, replacement)

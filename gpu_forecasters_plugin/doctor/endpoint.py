@@ -23,6 +23,9 @@ _GRACE_S = 2.0
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """What vLLM, OpenRouter, Groq and Mistral call the length of a model's context."""
 
+_MOST_MODELS, _LONGEST_NAME = 2000, 400
+"""Of what an endpoint lists, no more is read; a model's name in the settings is no longer either."""
+
 ListedModels = dict[str, int | None]
 """Names of the models that an endpoint lists, with the length of their context where it says so."""
 
@@ -72,9 +75,9 @@ class EndpointProbe:
             return listed
         rows = listed.get("data") if isinstance(listed, dict) else None
         return {
-            str(row["id"]): _context(row)
-            for row in (rows if isinstance(rows, list) else [])
-            if isinstance(row, dict) and "id" in row
+            row["id"]: _context(row)
+            for row in (rows[:_MOST_MODELS] if isinstance(rows, list) else [])
+            if isinstance(row, dict) and _is_name(row.get("id"))
         }
 
     def close(self) -> None:
@@ -100,9 +103,14 @@ class EndpointProbe:
         return asyncio.get_running_loop().time() + self._deadline_s
 
 
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME
+
+
 def _context(row: dict[str, Any]) -> int | None:
-    found = [row[key] for key in _CONTEXT_KEYS if isinstance(row.get(key), int) and row[key] > 0]
-    return found[0] if found else None
+    """The first length that is one: true is no number, and no model has a context of 2^31 tokens."""
+    found = (row.get(key) for key in _CONTEXT_KEYS)
+    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and 0 < n < 2**31), None)
 
 
 def failed(name: str, failure: ForecastFailure, status: Status = Status.FAIL) -> CheckResult:

@@ -24,18 +24,21 @@ from gpu_forecasters_plugin.doctor.language_model import (
     check_logprobs,
     check_models,
     check_reasoning,
+    check_served_model,
     check_structured_output,
 )
 from gpu_forecasters_plugin.doctor.machine import check_gpu, check_ledger, check_openevolve
 from gpu_forecasters_plugin.doctor.prompts import check_context, check_prefix_caching
+from gpu_forecasters_plugin.doctor.screening import check_screen
 from gpu_forecasters_plugin.errors import ConfigError, MissingExtraError
-from gpu_forecasters_plugin.forecasters.language_model.endpoints import import_openai
+from gpu_forecasters_plugin.forecasters.language_model.client import import_openai
 
 __all__ = ["examine"]
 
 _ENDPOINT_CHECKS = {
     "models": check_models,
     "chat": check_chat,
+    "served model": check_served_model,
     "reasoning": check_reasoning,
     "structured output": check_structured_output,
     "logprobs": check_logprobs,
@@ -62,6 +65,8 @@ def examine(config: Path | None, *, deadline_s: float) -> list[CheckResult]:
         return results
     results.append(bounded("gpu", partial(check_gpu, section), deadline_s))
     results.append(bounded("ledger", partial(check_ledger, section), deadline_s))
+    if section.screen.policy != "off":
+        results.append(bounded("screen", partial(check_screen, section, config, deadline_s), deadline_s))
     models = [m for m in section.forecaster.members() if m.kind in ("openai_server", "vllm_local")]
     if models:
         results.append(bounded("hardware facts", partial(check_hardware, section), deadline_s))

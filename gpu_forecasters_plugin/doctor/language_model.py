@@ -14,11 +14,19 @@ from gpu_forecasters_plugin.doctor.prompts import sample_prompt
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure
 from gpu_forecasters_plugin.forecasters.language_model.chat import ChatRequest
 from gpu_forecasters_plugin.forecasters.language_model.label_logprobs import LABELS
+from gpu_forecasters_plugin.forecasters.language_model.model_names import same_model
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer, ReadLabel, read_label
 from gpu_forecasters_plugin.forecasters.language_model.readouts import LogprobsReadout
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
 
-__all__ = ["check_chat", "check_logprobs", "check_models", "check_reasoning", "check_structured_output"]
+__all__ = [
+    "check_chat",
+    "check_logprobs",
+    "check_models",
+    "check_reasoning",
+    "check_served_model",
+    "check_structured_output",
+]
 
 _UNREACHED = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
 _EASY_PROSE = "Write one sentence about the sea."
@@ -58,6 +66,19 @@ def check_chat(probe: EndpointProbe) -> CheckResult:
         return failed("chat", reply)
     tokens = reply.cost.completion_tokens
     return CheckResult("chat", Status.OK, f"answers{f' in {tokens} tokens' if tokens else ''}")
+
+
+def check_served_model(probe: EndpointProbe) -> CheckResult:
+    """Whether the answers come from the model that was asked for, as far as they say."""
+    name, reply, model = "served model", probe.first_reply, probe.settings.model or ""
+    if isinstance(reply, ForecastFailure):
+        return failed(name, reply)
+    if not reply.model:
+        return CheckResult(name, Status.OK, "answers name no model")
+    if same_model(model, reply.model):
+        return CheckResult(name, Status.OK, f"answers come from {reply.model}")
+    advice = "if it is not the one that you mean, mend forecaster.model or forecaster.base_url"
+    return CheckResult(name, Status.WARN, f"{model!r} is asked, {reply.model!r} answers", advice)
 
 
 def check_reasoning(probe: EndpointProbe) -> CheckResult:

@@ -11,16 +11,16 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from sqlalchemy import create_engine
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
 
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.device import UNKNOWN_DEVICE, detect_device
 from gpu_forecasters_plugin.doctor._base import CheckResult, Status
 from gpu_forecasters_plugin.errors import HostError, LedgerError, MissingExtraError
-from gpu_forecasters_plugin.ledger.engine import LEDGER_FILE, open_engine, resolve_url
-from gpu_forecasters_plugin.ledger.schema import current_revision, head_revision
+from gpu_forecasters_plugin.ledger.engine import open_engine
+from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE, resolve_url
+from gpu_forecasters_plugin.ledger.read_only import ledger_revision
+from gpu_forecasters_plugin.ledger.schema import head_revision
 
 __all__ = ["check_gpu", "check_ledger", "check_openevolve"]
 
@@ -68,7 +68,7 @@ def check_ledger(config: SurrogateConfig) -> CheckResult:
             return _new_file(Path(str(url.database)))
         if is_file:
             _try_write_lock(url)
-        return _judged(_revision(url), url.render_as_string())
+        return _judged(ledger_revision(url), url.render_as_string())
     except (LedgerError, MissingExtraError) as error:
         return CheckResult("ledger", Status.FAIL, str(error), "mend surrogate.ledger")
 
@@ -97,21 +97,6 @@ def _try_write_lock(url: URL) -> None:
         raise LedgerError(f"ledger {url.database} cannot be written: {error}") from None
 
 
-def _revision(url: URL) -> str | None:
-    try:
-        engine = create_engine(url)
-    except ModuleNotFoundError:
-        raise MissingExtraError("psycopg", "postgres") from None
-    try:
-        with engine.connect() as connection:
-            return current_revision(connection)
-    except DBAPIError as error:
-        reason = " ".join(str(error.orig).split())
-        raise LedgerError(f"ledger {url.render_as_string()}: {reason}") from None
-    finally:
-        engine.dispose()
-
-
 def _judged(revision: str | None, shown: str) -> CheckResult:
     name, head = "ledger", head_revision()
     if revision is None:
@@ -121,5 +106,8 @@ def _judged(revision: str | None, shown: str) -> CheckResult:
     if revision > head:
         seen = f"{shown} has revision {revision}, which this version does not know"
         return CheckResult(name, Status.FAIL, seen, "upgrade gpu-forecasters-plugin")
-    seen = f"{shown} has revision {revision}; a run upgrades it to {head}"
-    return CheckResult(name, Status.WARN, seen, "copy it first if an older version still uses it")
+    seen = (
+        f"{shown} has revision {revision}; a run upgrades it to {head}, and older versions cannot use it then"
+    )
+    advice = "of a file a copy is kept beside it; of a PostgreSQL database, make one first"
+    return CheckResult(name, Status.WARN, seen, advice)

@@ -28,7 +28,12 @@ from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProp
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["gpu_forecasters_openevolve.runner", "gpu_forecasters_plugin", "sqlalchemy.dialects.sqlite"]
+    [
+        "gpu_forecasters_openevolve.runner",
+        "gpu_forecasters_shinka.runner",
+        "gpu_forecasters_plugin",
+        "sqlalchemy.dialects.sqlite",
+    ]
 )
 
 EVALUATOR = """

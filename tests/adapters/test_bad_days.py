@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from helpers import ended, wait_until, write_pool
+from misbehaving_server import MisbehavingServer, silence
 
 pytest.importorskip("openevolve")
 
@@ -263,6 +264,26 @@ def test_ctrl_c_in_a_run_ends_it_in_good_order_and_says_so_by_its_exit_code(
     done = going.finish()
     assert done.code == 130 and "measurements are left: start the same command again" in done.stderr
     assert run(task).code == 0 and task.charges() == len(task.calls()) == 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_end_of_a_run_gives_up_forecasts_under_way(
+    tmp_path: Path, pool: Path, model: str, number: signal.Signals
+) -> None:
+    with MisbehavingServer(silence) as server:
+        forecaster = {
+            "kind": "openai_server",
+            "base_url": server.base_url,
+            "model": "m",
+            "deadline_s": 3600.0,
+        }
+        task = write_task(tmp_path, pool, model, surrogate={"forecaster": forecaster})
+        going = start(task)
+        wait_until(lambda: server.requests)
+        os.kill(going.pid, number)
+        done = going.finish()
+    assert done.code == 130 and "measurements are left: start the same command again" in done.stderr
+    assert "forecaster is down" not in done.stderr
 
 
 def test_when_the_main_process_is_killed_nobody_outlives_it_for_long(

@@ -26,6 +26,7 @@ from openevolve_runs import (
 )
 
 import gpu_forecasters_plugin
+from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.recorded.pool import load_pool
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
 
@@ -102,6 +103,12 @@ def test_the_command_measures_exactly_the_budget(tmp_path: Path, pool: Path, mod
         "measure" in found["surrogate"] or "answered" in found["surrogate"] for found in children
     )
     assert any("forecast" in found["surrogate"] for found in children)
+
+    # The ledger knows what each program was derived from.
+    codes = {program["id"]: source_key(program["code"]) for program in programs}
+    derived = set(task.ledger("select candidate_key, parent_key from decision where parent_key is not null"))
+    children_of = {(codes[p["id"]], codes[p["parent_id"]]) for p in programs if p["parent_id"] in codes}
+    assert children_of and children_of <= derived
 
     summary = task.summary()
     assert summary["budget"] == summary["measurements_used"] == BUDGET

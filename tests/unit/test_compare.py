@@ -209,7 +209,7 @@ def test_an_unknown_arm_host_task_or_budget_is_refused_in_one_line(tmp_path: Pat
     common: dict[str, Any] = {"seeds": 1, "surrogate": SurrogateConfig(), "out": tmp_path / "out"}
     with pytest.raises(ConfigError, match="unknown arm 'magic'"):
         run_comparison(source, host="inprocess", budget=5, arms=["magic"], **common)
-    with pytest.raises(ConfigError, match="unknown host 'nowhere'"):
+    with pytest.raises(ConfigError, match="no host 'nowhere'"):
         run_comparison(source, host="nowhere", budget=5, arms=["random"], **common)
     with pytest.raises(ConfigError, match="--budget is 2 to"):
         run_comparison(source, host="inprocess", budget=100_000, arms=["random"], **common)
@@ -252,7 +252,7 @@ def compare(pool: RecordedPool, out: Path, ended_after: int = 99, **change: Any)
     """Arms and seeds that are searched when a comparison is ended after so many searches."""
     searched: list[tuple[str, int]] = []
 
-    def searches(source: Any, wanted: Any, budget: int, on_finished: Any) -> None:
+    def searches(host: str, source: Any, wanted: Any, budget: int, on_finished: Any) -> None:
         for arm, seed in wanted:
             if len(searched) == ended_after:
                 raise KeyboardInterrupt

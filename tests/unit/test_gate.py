@@ -321,6 +321,32 @@ def test_concurrent_hosts_spend_the_budget_exactly(ledger: Ledger) -> None:
     assert len(set(started)) == len(started) == ledger.budget_use().measurements == 9
 
 
+def test_results_come_in_while_the_forecaster_is_asked(ledger: Ledger) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Slow(ScriptedForecaster):
+        def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
+            asked.set()
+            assert answered.wait(30)
+            return super().forecast(queries)
+
+    gate = open_gate(ledger, forecaster=Slow(by_number))
+    first = gate.ask([candidate(1)], measure_all=True)[0]
+    later: list[Decision] = []
+    asking = threading.Thread(target=lambda: later.extend(gate.ask(pool(10))))
+    asking.start()
+    assert asked.wait(30)
+    told = threading.Thread(target=lambda: (gate.tell(first.id, measured(2.0)), answered.set()))
+    told.daemon = True
+    told.start()
+    told.join(10)
+    was_told = not told.is_alive()
+    answered.set()
+    asking.join(30)
+    assert was_told and len(later) == 8
+    assert gate.best_speedup == 2.0
+
+
 # -- tell -------------------------------------------------------------------------------------------------------
 
 
@@ -556,6 +582,22 @@ def test_a_resume_with_another_identity_names_the_field(ledger: Ledger, change: 
     assert name in message and "\n" not in message
     assert f" was {getattr(identity, name)!r} and is now {value!r}" in message
     assert open_gate(ledger, identity=identity).resumed
+
+
+@pytest.mark.parametrize("old", ["x [16, 16]", None])
+def test_a_resume_with_other_shapes_names_the_setting(ledger: Ledger, old: str | None) -> None:
+    open_gate(ledger, config=surrogate(shapes=old))
+    with pytest.raises(LedgerIdentityError) as caught:
+        open_gate(ledger, config=surrogate(shapes="x [4096]"))
+    assert f"surrogate.shapes was {old!r} and is now 'x [4096]'" in str(caught.value)
+    assert open_gate(ledger, config=surrogate(shapes=old)).resumed
+
+
+def test_a_ledger_that_does_not_say_its_shapes_is_resumed(ledger: Ledger) -> None:
+    identity = open_gate(ledger, config=surrogate()).identity
+    stored = {key: value for key, value in ledger.runs()[0]["config"].items() if key != "shapes"}
+    ledger.begin_run(identity, config=stored)
+    assert open_gate(ledger, config=surrogate(shapes="x [16, 16]")).resumed
 
 
 def test_runs_of_other_names_share_a_ledger_and_nothing_else(ledger: Ledger) -> None:

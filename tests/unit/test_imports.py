@@ -12,6 +12,7 @@ import gpu_forecasters_plugin
 
 HEAVY = {
     "gpu_forecasters_openevolve",
+    "gpu_forecasters_shinka",
     "openevolve",
     "shinka",
     "torch",
@@ -23,6 +24,8 @@ HEAVY = {
     "sklearn",
     "scipy",
     "pandas",
+    "mlflow",
+    "kernel_tuner",
 }
 LIGHT = [
     "",
@@ -32,6 +35,7 @@ LIGHT = [
     ".forecasters.factory",
     ".forecasters.language_model.server",
     ".forecasters.language_model.local",
+    ".plugins.shipped",
     ".recorded.server",
     ".compare",
     ".cli",

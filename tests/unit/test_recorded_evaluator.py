@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpu_forecasters_plugin.config import BudgetConfig, load_surrogate_config
 from gpu_forecasters_plugin.errors import ConfigError, PoolFileError
 from gpu_forecasters_plugin.recorded.evaluator import lookup, to_host_result, write_openevolve_task
-from gpu_forecasters_plugin.recorded.pool import load_pool
+from gpu_forecasters_plugin.recorded.pool import load_pool, load_task, open_pool
 
 ROWS: list[dict[str, Any]] = [
     {"pool": {"task": "toy", "device": "H100", "reference_id": "a"}},
@@ -92,6 +93,28 @@ def test_a_written_task_evaluates_and_logs_its_calls(
     evaluate(str(child))
     row = json.loads((tmp_path / "elsewhere.jsonl").read_text())
     assert (row["id"], row["outcome"]) == (None, "runtime_error")
+
+
+def test_the_config_tells_the_filter_what_the_task_knows_of_itself(pool_file: Path, tmp_path: Path) -> None:
+    task = write_openevolve_task("rmsnorm", tmp_path / "recorded", api_base="x")
+    section, pool = load_surrogate_config(task.config, required=True), load_task("rmsnorm")
+    assert (section.task, section.device, section.shapes) == (pool.operation, pool.device, pool.shapes)
+    assert "H100" in str(section.device) and section.shapes
+    without = load_surrogate_config(write_openevolve_task(pool_file, tmp_path / "own", api_base="x").config)
+    assert without.shapes is None and without.budget == BudgetConfig()
+
+
+def test_names_that_a_ledger_does_not_take_are_refused_with_the_pool(tmp_path: Path) -> None:
+    head = {"task": "t" * 401, "device": "d", "reference_id": "a"}
+    row = {"id": "a", "code": "x = 1", "language": "triton", "outcome": "ok", "time_us": 1.0}
+    path = tmp_path / "pool.jsonl"
+    for header, says in (
+        (head, "'task' must be at most 400"),
+        (head | {"task": "t", "device": "d" * 201}, "200"),
+    ):
+        path.write_text(json.dumps({"pool": header}) + "\n" + json.dumps(row) + "\n")
+        with pytest.raises(PoolFileError, match=says):
+            open_pool(path)
 
 
 def test_a_measurement_may_take_time(

@@ -55,6 +55,12 @@ def test_uncertain_members_take_their_share_within_the_quota() -> None:
     assert {key for key, reason in found.items() if reason is Reason.TOP_FRACTION} == {"m14", "m15"}
 
 
+def test_the_deferral_in_force_for_a_pool_goes_before_the_policys_own() -> None:
+    wider = DeferralConfig(threshold=0.95, share=1.0)
+    found = chosen(policy(threshold=0.35).select(members(16), PoolState(0, seed=1, deferral=wider)))
+    assert Counter(found.values()) == {Reason.UNCERTAIN: 4}
+
+
 def test_the_least_confident_go_first() -> None:
     pool = [Member(f"m{i}", float(i), i / 16) for i in range(16)]
     found = chosen(policy(threshold=0.9, share=0.5).select(pool, PoolState(0, seed=1)))
