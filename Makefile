@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+MLFLOW_VENV := .venv-mlflow
+MLFLOW_STAMP := $(MLFLOW_VENV)/.installed
 SMALL_MODEL := build/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types benchmarks vllm test-vllm test-gpu clean
+.PHONY: help install demo test lint types benchmarks vllm test-vllm test-gpu test-mlflow test-postgres clean
 
 help:
 	@echo "make demo        a real OpenEvolve search with and without the filter, about 3 minutes"
@@ -17,13 +19,15 @@ help:
 	@echo "make vllm        a real vLLM server for this processor, and a small model for it (4 GB, 3 minutes)"
 	@echo "make test-vllm   the tests against that server"
 	@echo "make test-gpu    the tests that need an NVIDIA GPU"
+	@echo "make test-mlflow    the tests against MLflow's own server, installed beside everything else (1 GB)"
+	@echo "make test-postgres  the tests against a PostgreSQL server of their own; needs its programs"
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[openevolve,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[openevolve,shinka,screen,dev]"
 	touch $(STAMP)
 
 demo: install
@@ -42,10 +46,14 @@ test: lint types
 
 benchmarks: install vllm
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.overhead --host shinka --iterations 40
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.warm_start
+	$(BIN)/python -m benchmarks.evaluation
+	$(BIN)/python -m benchmarks.report_scale
 	$(BIN)/python -m benchmarks.forecasting --client-overhead --vllm
 	$(BIN)/python -m benchmarks.search --host openevolve
+	$(BIN)/python -m benchmarks.search --host shinka
 
 # torchvision, torchaudio and torchcodec come with vLLM but fail to load beside the CPU build of torch.
 $(VLLM_STAMP): benchmarks/local_vllm/requirements.txt
@@ -69,5 +77,18 @@ test-vllm: install vllm
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu
 
+# MLflow brings a web server and much else along, at versions of its own choosing.
+$(MLFLOW_STAMP): pyproject.toml
+	test -x $(MLFLOW_VENV)/bin/python || $(PYTHON) -m venv $(MLFLOW_VENV)
+	$(MLFLOW_VENV)/bin/python -m pip install --quiet --editable ".[mlflow,dev]"
+	touch $@
+
+test-mlflow: $(MLFLOW_STAMP)
+	$(MLFLOW_VENV)/bin/python -m pytest -m mlflow tests/tracking
+
+test-postgres: install
+	$(BIN)/python -m pip install --quiet "psycopg[binary]>=3.2"
+	$(BIN)/python -m pytest -m postgres tests/contract
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build runs
+	rm -rf $(VENV) $(VLLM_VENV) $(MLFLOW_VENV) build runs

@@ -9,7 +9,6 @@ process whose server, another process, answers at once.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from benchmarks.client_overhead import client_overhead
@@ -27,12 +26,12 @@ def _report_client_overhead() -> None:
         f"| processor time per forecast on our side, prompt included | "
         f"{found['cpu_milliseconds_per_forecast']:.2f} ms |\n"
     )
-    write_result("client_overhead", json.dumps(found, indent=1) + "\n", text)
+    write_result("client_overhead", found, text)
 
 
 def _report_readouts() -> None:
     found, text = readouts_table(measure_readouts())
-    write_result("readouts", json.dumps(found, indent=1) + "\n", f"{machine()}\n\n{text}")
+    write_result("readouts", found, f"{machine()}\n\n{text}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

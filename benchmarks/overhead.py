@@ -6,6 +6,8 @@
 * the time of one decision for a pool of 64 when forecasts are at hand, ledger included;
 * the time of the learned forecaster for a pool of 64, training included;
 * 16 processes writing 1,000 ledger rows each: how many arrive.
+
+``--host shinka`` measures the first of these for ShinkaEvolve, with as much in flight as it allows itself there.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from gpu_forecasters_plugin.recorded.evaluator import CALL_LOG_VARIABLE, EVAL_SE
 from gpu_forecasters_plugin.recorded.openevolve_task import write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import load_pool, load_task, recorded_task_names
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
+from gpu_forecasters_plugin.recorded.shinka_task import write_shinka_task
 
 POOL = 64
 
@@ -81,6 +84,45 @@ def openevolve_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, A
         common += ["--log-level", "WARNING", "--output"]
         plain = [sys.executable, "-m", "openevolve.cli", *common]
         filtered = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve", *common]
+        for number in range(pairs):
+            without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
+            with_it = _wall_time(
+                [*filtered, f"{folder}/filtered-{number}", "--surrogate", str(section)], folder, seconds
+            )
+            ratios.append(with_it / without)
+            print(f"pair {number + 1}: {with_it:.1f} s / {without:.1f} s = {ratios[-1]:.3f}", flush=True)
+    return {
+        "wall_time_ratio_median": statistics.median(ratios),
+        "wall_time_ratios": ratios,
+        "iterations": iterations,
+        "measurement_seconds": seconds,
+    }
+
+
+def shinka_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
+    """The same for ShinkaEvolve: its own command, and ours with everything measured.
+
+    Args:
+        pairs: how many pairs of runs, in turn.
+        iterations: measurements of each run, the initial program's included.
+        seconds: simulated length of one measurement; a real one takes seconds.
+    """
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        source = _write_wide_pool(Path(folder) / "pool.jsonl")
+        server = stack.enter_context(_serve(load_pool(source)))
+        files = write_shinka_task(
+            source, Path(folder) / "task", api_base=server.base_url, patch_types={"full": 1.0}
+        )
+        document = yaml.safe_load(files.config.read_text())
+        section = Path(folder) / "surrogate.yaml"
+        everything = {"keep_fraction": 1.0, "oversample": 1, "forecaster": {"kind": "climatology"}}
+        section.write_text(yaml.safe_dump({"surrogate": document.pop("surrogate") | everything}))
+        files.config.write_text(yaml.safe_dump(document))
+        common = ["--task-dir", str(files.folder), "--config-fname", "config.yaml", "--no-verbose"]
+        common += ["--num_generations", str(iterations), "--results_dir"]
+        plain = [sys.executable, "-m", "shinka.cli.run", *common]
+        filtered = [sys.executable, "-m", "gpu_forecasters_plugin", "shinka", *common]
         for number in range(pairs):
             without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
             with_it = _wall_time(
@@ -203,7 +245,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=120)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--host", choices=("openevolve", "shinka"), default="openevolve")
     options = parser.parse_args(arguments)
+    if options.host == "shinka":
+        ratio = shinka_ratio(options.pairs, options.iterations, options.seconds)
+        text = f"{machine()}\n\n| what | figure |\n|---|---|\n{_ratio_row('ShinkaEvolve', ratio, 'one at a time')}\n"
+        write_result("overhead_shinka", ratio, text)
+        return
     task = recorded_task_names()[0]
     found = {
         "decision": decision_time(),
@@ -211,18 +259,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "ledger": ledger_writers(),
         "openevolve": openevolve_ratio(options.pairs, options.iterations, options.seconds),
     }
-    write_result("overhead", json.dumps(found, indent=1) + "\n", _text(found, task, options))
+    write_result("overhead", found, _text(found, task))
 
 
-def _text(found: dict[str, dict[str, Any]], task: str, options: argparse.Namespace) -> str:
-    decision, learned, rows, ratio = (found[k] for k in ("decision", "learned", "ledger", "openevolve"))
-    single = ", ".join(f"{value:.3f}" for value in ratio["wall_time_ratios"])
+def _ratio_row(host: str, ratio: dict[str, Any], flight: str) -> str:
+    pairs = ratio["wall_time_ratios"]
+    single = ", ".join(f"{value:.3f}" for value in pairs)
+    return (
+        f"| {host} with the filter passing everything / without the plugin, wall time, median of {len(pairs)} pairs "
+        f"({ratio['iterations']} iterations, measurements of {ratio['measurement_seconds']} s, {flight}) "
+        f"| {ratio['wall_time_ratio_median']:.3f} ({single}) |"
+    )
+
+
+def _text(found: dict[str, dict[str, Any]], task: str) -> str:
+    decision, learned, rows = (found[k] for k in ("decision", "learned", "ledger"))
     lines = [
-        (
-            f"OpenEvolve with the filter passing everything / without the plugin, wall time, median of "
-            f"{options.pairs} pairs ({options.iterations} iterations, measurements of {options.seconds} s, 4 at once)",
-            f"{ratio['wall_time_ratio_median']:.3f} ({single})",
-        ),
         (
             f"decision for a pool of {POOL}, forecasts at hand, ledger included",
             f"median {decision['median_ms']:.1f} ms, 90th percentile {decision['p90_ms']:.1f} ms",
@@ -236,7 +288,9 @@ def _text(found: dict[str, dict[str, Any]], task: str, options: argparse.Namespa
             f"{rows['rows_found']:,} found, {rows['rows_written'] / rows['seconds']:.0f} per second",
         ),
     ]
-    table = "\n".join(f"| {what} | {figure} |" for what, figure in lines)
+    table = "\n".join(
+        [_ratio_row("OpenEvolve", found["openevolve"], "4 at once"), *(f"| {w} | {f} |" for w, f in lines)]
+    )
     return f"{machine()}\n\n| what | figure |\n|---|---|\n{table}\n"
 
 

@@ -6,8 +6,9 @@ import datetime
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
-from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.files import write_atomically, write_json
 
 __all__ = ["RESULTS", "machine", "write_result"]
 
@@ -27,9 +28,9 @@ def machine() -> str:
     return f"Made on {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, {today}."
 
 
-def write_result(name: str, numbers: str, text: str) -> None:
+def write_result(name: str, numbers: Any, text: str) -> None:
     """Write the numbers as JSON and what people read as Markdown."""
     RESULTS.mkdir(exist_ok=True)
-    write_atomically(RESULTS / f"{name}.json", numbers)
+    write_json(RESULTS / f"{name}.json", numbers)
     write_atomically(RESULTS / f"{name}.md", text)
     print(text)

@@ -2,13 +2,12 @@
 
 ``python -m benchmarks.search`` replays each task in process with 30 paired seeds and 128 measurements per search, and
 reads the figures at 32 and 64 measurements off the same curves. ``--host openevolve`` does one task through real
-OpenEvolve.
+OpenEvolve, ``--host shinka`` two through real ShinkaEvolve. With ``--keep DIR`` an interrupted benchmark goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,12 @@ from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
 from gpu_forecasters_plugin.recorded.pool import recorded_task_names
 
 BUDGETS = (32, 64, 128)
+
+_REAL_HOSTS: dict[str, tuple[list[str], int]] = {
+    "openevolve": (["cross_entropy"], 64),
+    "shinka": (["cross_entropy", "rmsnorm"], 32),
+}
+"""Tasks and budget where a real host runs: minutes for each search."""
 
 
 def runs_at(summary: dict[str, Any], budget: int) -> dict[str, list[ArmRun]]:
@@ -74,14 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--host", default="inprocess")
-    parser.add_argument("--tasks", nargs="*", default=None, help="default: all, or the first for openevolve")
+    parser.add_argument("--tasks", nargs="*", default=None, help="default: all; a few with a real host")
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--budget", type=int, default=None)
     parser.add_argument("--surrogate", type=Path, default=None)
+    parser.add_argument("--keep", type=Path, default=None, help="folder for the runs; default: none is kept")
     options = parser.parse_args(arguments)
-    real = options.host == "openevolve"
-    tasks = options.tasks or (recorded_task_names()[:1] if real else recorded_task_names())
-    budget = options.budget or (64 if real else max(BUDGETS))
+    real = options.host in _REAL_HOSTS
+    usual_tasks, usual_budget = _REAL_HOSTS.get(options.host, (recorded_task_names(), max(BUDGETS)))
+    tasks, budget = options.tasks or usual_tasks, options.budget or usual_budget
     seeds = options.seeds or (10 if real else 30)
     section = SurrogateConfig() if options.surrogate is None else load_surrogate_config(options.surrogate)
     rows: list[dict[str, Any]] = []
@@ -94,12 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 seeds=seeds,
                 arms=ARM_NAMES,
                 surrogate=section,
-                out=Path(folder),
+                out=Path(folder) if options.keep is None else options.keep / task,
             )
         rows += figures(summary, [b for b in BUDGETS if b <= budget] or [budget])
         print(_table(rows[-len(ARM_NAMES) :]))
     text = f"Host {options.host}, {seeds} paired seeds, {budget} measurements per search. {machine()}\n\n"
-    write_result(f"search_{options.host}", json.dumps(rows, indent=1) + "\n", text + _table(rows))
+    write_result(f"search_{options.host}", rows, text + _table(rows))
 
 
 if __name__ == "__main__":

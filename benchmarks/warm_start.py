@@ -8,7 +8,6 @@ same: the difference is what the other tasks taught.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
@@ -78,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rows = [row for task in recorded_task_names() for row in figures(task, options.seeds)]
     text = f"In process, {options.seeds} paired seeds. {machine()}\n\n"
-    write_result("warm_start", json.dumps(rows, indent=1) + "\n", text + _table(rows))
+    write_result("warm_start", rows, text + _table(rows))
 
 
 if __name__ == "__main__":
