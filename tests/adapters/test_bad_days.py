@@ -231,7 +231,9 @@ def test_an_evaluator_that_outlives_its_run_still_delivers(tmp_path: Path, pool:
     assert task.outcomes()[source_key(held["code"])] == "ok"
     assert run(task).code == 0
     assert [call["code"] for call in task.calls()].count(held["code"]) == 1
-    assert task.charges() == len(task.calls()) == 8
+    # The kill may have struck another measurement, charged and not yet called.
+    lost = task.ledger("select count(*) from measurement where outcome = 'infrastructure'")[0][0]
+    assert task.charges() == 8 and 8 - lost <= len(task.calls()) <= 8
 
 
 def test_ctrl_c_while_the_reference_is_measured_ends_it_and_nobody_else_runs_meanwhile(

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from gpu_forecasters_plugin.bins import BINS, PUBLISHED_LABELS
 from gpu_forecasters_plugin.forecast import Query
-
-pytest.importorskip("jinja2")
-
 from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt, PromptWriter
 from gpu_forecasters_plugin.forecasters.language_model.trimming import estimated_tokens, trim
 from gpu_forecasters_plugin.recorded.pool import load_task

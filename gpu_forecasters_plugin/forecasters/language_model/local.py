@@ -61,7 +61,7 @@ class VllmLocalForecaster(Forecaster):
         writer: of prompts; the one that the settings describe when left out.
 
     Raises:
-        MissingExtraError: ``vllm`` or ``jinja2`` is not installed.
+        MissingExtraError: ``vllm`` is not installed.
     """
 
     def __init__(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 from gpu_forecasters_plugin.device import UNKNOWN_DEVICE
-from gpu_forecasters_plugin.errors import MissingExtraError
 from gpu_forecasters_plugin.forecast import Query
 from gpu_forecasters_plugin.forecasters.language_model.hardware import PRESETS, hardware_facts
 from gpu_forecasters_plugin.forecasters.language_model.inert import InertText, delimited, make_inert
@@ -81,7 +80,6 @@ class PromptWriter:
         bins: the bins to forecast.
 
     Raises:
-        MissingExtraError: jinja2 is not installed.
         ValueError: an argument is out of its range.
     """
 
@@ -152,10 +150,8 @@ class PromptWriter:
 
 
 def _environment() -> jinja2.Environment:
-    try:
-        import jinja2
-    except ImportError:
-        raise MissingExtraError("jinja2", "openai") from None
+    import jinja2
+
     return jinja2.Environment(  # plain text, not HTML; a kernel is a value and never a template
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,

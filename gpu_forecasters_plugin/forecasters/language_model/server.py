@@ -55,7 +55,7 @@ class OpenAIServerForecaster(Forecaster):
         writer: of prompts; the one that the settings describe when left out.
 
     Raises:
-        MissingExtraError: ``openai`` or ``jinja2`` is not installed.
+        MissingExtraError: ``openai`` is not installed.
         ConfigError: the API key, the environment's certificates or proxies, or a base URL cannot be used.
     """
 
