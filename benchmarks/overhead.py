@@ -68,7 +68,6 @@ def openevolve_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, A
         iterations: proposals of each run, all of them measured.
         seconds: simulated length of one measurement; a real one takes seconds.
     """
-    ratios: list[float] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         source = _write_wide_pool(Path(folder) / "pool.jsonl")
         server = stack.enter_context(_serve(load_pool(source)))
@@ -84,19 +83,8 @@ def openevolve_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, A
         common += ["--log-level", "WARNING", "--output"]
         plain = [sys.executable, "-m", "openevolve.cli", *common]
         filtered = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve", *common]
-        for number in range(pairs):
-            without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
-            with_it = _wall_time(
-                [*filtered, f"{folder}/filtered-{number}", "--surrogate", str(section)], folder, seconds
-            )
-            ratios.append(with_it / without)
-            print(f"pair {number + 1}: {with_it:.1f} s / {without:.1f} s = {ratios[-1]:.3f}", flush=True)
-    return {
-        "wall_time_ratio_median": statistics.median(ratios),
-        "wall_time_ratios": ratios,
-        "iterations": iterations,
-        "measurement_seconds": seconds,
-    }
+        ratios = _wall_time_ratios(plain, filtered, section, pairs, folder, seconds)
+    return _ratio_figures(ratios, iterations, seconds)
 
 
 def shinka_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
@@ -107,7 +95,6 @@ def shinka_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
         iterations: measurements of each run, the initial program's included.
         seconds: simulated length of one measurement; a real one takes seconds.
     """
-    ratios: list[float] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         source = _write_wide_pool(Path(folder) / "pool.jsonl")
         server = stack.enter_context(_serve(load_pool(source)))
@@ -123,13 +110,26 @@ def shinka_ratio(pairs: int, iterations: int, seconds: float) -> dict[str, Any]:
         common += ["--num_generations", str(iterations), "--results_dir"]
         plain = [sys.executable, "-m", "shinka.cli.run", *common]
         filtered = [sys.executable, "-m", "gpu_forecasters_plugin", "shinka", *common]
-        for number in range(pairs):
-            without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
-            with_it = _wall_time(
-                [*filtered, f"{folder}/filtered-{number}", "--surrogate", str(section)], folder, seconds
-            )
-            ratios.append(with_it / without)
-            print(f"pair {number + 1}: {with_it:.1f} s / {without:.1f} s = {ratios[-1]:.3f}", flush=True)
+        ratios = _wall_time_ratios(plain, filtered, section, pairs, folder, seconds)
+    return _ratio_figures(ratios, iterations, seconds)
+
+
+def _wall_time_ratios(
+    plain: list[str], filtered: list[str], section: Path, pairs: int, folder: str, seconds: float
+) -> list[float]:
+    """Pairs of runs in turn; each command lacks only its output folder, the filtered one its section too."""
+    ratios: list[float] = []
+    for number in range(pairs):
+        without = _wall_time([*plain, f"{folder}/plain-{number}"], folder, seconds)
+        with_it = _wall_time(
+            [*filtered, f"{folder}/filtered-{number}", "--surrogate", str(section)], folder, seconds
+        )
+        ratios.append(with_it / without)
+        print(f"pair {number + 1}: {with_it:.1f} s / {without:.1f} s = {ratios[-1]:.3f}", flush=True)
+    return ratios
+
+
+def _ratio_figures(ratios: list[float], iterations: int, seconds: float) -> dict[str, Any]:
     return {
         "wall_time_ratio_median": statistics.median(ratios),
         "wall_time_ratios": ratios,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import yaml
-
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.host_process import MEASURE_WORKERS, HostProcess
 from gpu_forecasters_plugin.compare.records import ArmRun
-from gpu_forecasters_plugin.config import SurrogateConfig
-from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.recorded.openevolve_task import OpenEvolveTask, write_openevolve_task
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
@@ -36,9 +31,6 @@ class OpenEvolveHost:
         on_measurements: Callable[[int], None] = lambda done: None,
     ) -> ArmRun:
         """Run the host until the budget is spent."""
-        # What an earlier comparison left there would be resumed.
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         process = HostProcess("OpenEvolve", folder)
         with serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=seed)) as server:
             task = write_openevolve_task(
@@ -50,17 +42,15 @@ class OpenEvolveHost:
                 workers=MEASURE_WORKERS,
             )
             config = arm.seeded(seed, budget, pool)
-            process.execute(self._command(task, folder, config), on_measurements)
+            section = None if config is None else process.write_section(config)
+            process.execute(self._command(task, folder, section), on_measurements)
         return process.result(pool, arm, seed)
 
     @staticmethod
-    def _command(task: OpenEvolveTask, folder: Path, config: SurrogateConfig | None) -> list[str]:
+    def _command(task: OpenEvolveTask, folder: Path, section: Path | None) -> list[str]:
         host_arguments = [str(task.initial_program), str(task.evaluator), "--config", str(task.config)]
         host_arguments += ["--output", str(folder / "run"), "--log-level", "WARNING"]
-        if config is None:
+        if section is None:
             return [sys.executable, "-m", "openevolve.cli", *host_arguments]
-        section = folder / "surrogate.yaml"
-        document = {"surrogate": config.model_dump(mode="json")}
-        write_atomically(section, yaml.safe_dump(document, sort_keys=False))
         command = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve"]
         return [*command, *host_arguments, "--surrogate", str(section)]

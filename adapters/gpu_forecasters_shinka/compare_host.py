@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
-import yaml
 
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.host_process import MEASURE_WORKERS, HostProcess
 from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.config import ForecasterConfig, SurrogateConfig
-from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
 from gpu_forecasters_plugin.recorded.shinka_task import ShinkaTask, write_shinka_task
@@ -42,9 +38,6 @@ class ShinkaHost:
         on_measurements: Callable[[int], None] = lambda done: None,
     ) -> ArmRun:
         """Run the host until the budget is spent."""
-        # What an earlier comparison left there would be resumed.
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         process = HostProcess("ShinkaEvolve", folder)
         config = arm.seeded(seed, budget, pool)
         if config is None:
@@ -53,14 +46,12 @@ class ShinkaHost:
         assert config is not None
         with serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=seed)) as server:
             task = write_shinka_task(pool.source, folder / "task", api_base=server.base_url)
-            process.execute(self._command(task, folder, config, budget), on_measurements)
+            section = process.write_section(config)
+            process.execute(self._command(task, folder, section, budget), on_measurements)
         return process.result(pool, arm, seed)
 
     @staticmethod
-    def _command(task: ShinkaTask, folder: Path, config: SurrogateConfig, budget: int) -> list[str]:
-        section = folder / "surrogate.yaml"
-        document = {"surrogate": config.model_dump(mode="json")}
-        write_atomically(section, yaml.safe_dump(document, sort_keys=False))
+    def _command(task: ShinkaTask, folder: Path, section: Path, budget: int) -> list[str]:
         command = [sys.executable, "-m", "gpu_forecasters_plugin", "shinka", "--task-dir", str(task.folder)]
         command += ["--config-fname", task.config.name, "--num_generations", str(budget)]
         command += ["--out", str(folder / "run"), "--surrogate", str(section)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,9 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
+from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import HostError
+from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.recorded.calls import CALL_LOG_VARIABLE
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
@@ -34,11 +39,20 @@ class HostProcess:
 
         Args:
             host: the host's name, for messages.
-            folder: the search's own folder, which exists.
+            folder: the search's own folder, emptied: what an earlier comparison left there would be resumed.
         """
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         self._host = host
         self._folder = folder
         self._calls = folder / "measurements.jsonl"
+
+    def write_section(self, config: SurrogateConfig) -> Path:
+        """The file of a ``surrogate:`` section, for the host's command."""
+        section = self._folder / "surrogate.yaml"
+        document = {"surrogate": config.model_dump(mode="json")}
+        write_atomically(section, yaml.safe_dump(document, sort_keys=False))
+        return section
 
     def execute(self, command: Sequence[str], on_measurements: Callable[[int], None]) -> None:
         """Run a command to its end.
