@@ -8,6 +8,8 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 MLFLOW_VENV := .venv-mlflow
 MLFLOW_STAMP := $(MLFLOW_VENV)/.installed
 SMALL_MODEL := build/smollm2-135m-instruct
+# Most tests of whole runs wait for other processes: three at a time suit two cores.
+TEST_PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types benchmarks vllm test-vllm test-gpu test-mlflow test-postgres clean
@@ -42,7 +44,7 @@ types: install
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -m "not vllm"
+	$(BIN)/python -m pytest -m "not vllm" --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 benchmarks: install vllm
 	$(BIN)/python -m benchmarks.overhead
