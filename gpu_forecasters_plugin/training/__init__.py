@@ -1,0 +1,1 @@
+"""Training of language models as forecasters: data, rewards, and the methods that ``gpu-forecasters train`` offers."""
