@@ -123,7 +123,7 @@ class FilteredRun:
         if measured is None:
             raise HostError(
                 "the initial program is the reference and must measure ok, but did not: "
-                f"{self.gate.reference_problem()}"
+                f"{self.gate.reference_problem() or 'it was not measured; the lines above say why'}"
             )
         metrics = {
             k: v for answer in answers_in(measured.payload).values() for k, v in answer.metrics.items()

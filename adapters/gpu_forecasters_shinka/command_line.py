@@ -16,6 +16,7 @@ from shinka.cli import run as shinka_run
 from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.folder_lock import hold_folder
 
 __all__ = ["RunCommand", "flags_help", "host_parser", "is_run_command", "parse_run_command"]
 
@@ -55,6 +56,8 @@ def parse_run_command(arguments: Sequence[str], surrogate: str | None) -> RunCom
 
     Raises:
         ConfigError: the host's parser refuses them, or the section is wrong.
+        OutputError: the run's folder cannot be written.
+        FolderInUseError: another process runs in it.
     """
     known, _ = _reader().parse_known_args(arguments)
     section, config = SurrogateConfig(), None
@@ -68,6 +71,7 @@ def parse_run_command(arguments: Sequence[str], surrogate: str | None) -> RunCom
         values += ["--num_generations", str(section.budget.measurements)]
     parsed = host_parser().parse_args(values)
     out = Path(parsed.results_dir).resolve()
+    hold_folder(out)  # before anything is written there
     if config is not None and "surrogate" in (document := _mapping(config)):
         del document["surrogate"]
         values += ["--config-fname", str(_write_config(document, out))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_forecasters_plugin.compare.arms import Arm
@@ -41,7 +42,7 @@ class ShinkaHost:
         process = HostProcess("ShinkaEvolve", folder)
         config = arm.seeded(seed, budget, pool)
         if config is None:
-            everything = Arm(arm.name, _EVERYTHING, arm.gpu_seconds, arm.measurement_seconds)
+            everything = replace(arm, config=_EVERYTHING)
             config = everything.seeded(seed, budget, pool)
         assert config is not None
         with serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=seed)) as server:

@@ -21,13 +21,14 @@ from gpu_forecasters_plugin.pooling import PooledGate
 from gpu_forecasters_plugin.printable import printable
 from gpu_forecasters_shinka.capacity import Capacity
 from gpu_forecasters_shinka.closing import conclude
+from gpu_forecasters_shinka.cluster import ClusterJobs
 from gpu_forecasters_shinka.host import HostRun
 from gpu_forecasters_shinka.measurer import Measurer
 from gpu_forecasters_shinka.processes import end_orphans
 from gpu_forecasters_shinka.results import answer_of, results_in
 from gpu_forecasters_shinka.scheduler import FilteredScheduler
 from gpu_forecasters_shinka.supported import check_host
-from gpu_forecasters_shinka.unfinished import set_aside_unfinished
+from gpu_forecasters_shinka.unfinished import check_database, set_aside_unfinished
 
 __all__ = ["FilteredRun", "filtered"]
 
@@ -50,6 +51,7 @@ class FilteredRun:
         runner: the user's.
         folder: the run's folder, the runner's ``results_dir``.
         gate, ledger: who decides, and where it is written.
+        jobs: evaluations on a cluster.
         generations: proposals after which the run ends in any case.
         over: set when the budget is spent and stored, or nothing new is proposed any more.
         interrupted: whether something from outside has ended it.
@@ -69,14 +71,17 @@ class FilteredRun:
 
         Raises:
             ConfigError: a setting is wrong, or a file cannot be read.
-            HostError: this ShinkaEvolve lacks what the filter needs.
+            HostError: this ShinkaEvolve lacks what the filter needs, or its database is broken.
             LedgerError: the ledger cannot be opened, or belongs to another run.
             FolderInUseError: another process runs in the same folder.
         """
         check_host(runner)
+        if isinstance(runner.scheduler, FilteredScheduler):
+            raise ConfigError("this runner has the filter already: filtered() is called once for each runner")
         self.runner = runner
         self.folder = Path(runner.results_dir)
         hold_folder(self.folder)
+        check_database(self.folder)
         program = runner.evo_config.init_program_path
         if not program:
             raise ConfigError(
@@ -91,7 +96,8 @@ class FilteredRun:
         self.gate, self.ledger = open_gate(
             section, reference, task=printable(task), evaluator=evaluator, folder=self.folder
         )
-        self.gate.close_interrupted()
+        self.jobs = ClusterJobs(self.folder)
+        self.gate.close_interrupted(spared={job.decision_id for job in self.jobs.left()})
         self.interrupted = self._begun = False
         self.exit_code: int | None = None
         self.capacity = Capacity.of(runner, section, measure_jobs, proposal_jobs)
@@ -113,7 +119,7 @@ class FilteredRun:
 
     def _put_between(self, section: SurrogateConfig) -> None:
         runner, sizes = self.runner, self.capacity
-        measurer = Measurer(self.gate, runner.scheduler, sizes.measure_jobs)
+        measurer = Measurer(self.gate, runner.scheduler, self.jobs, sizes.measure_jobs)
         self.pool = PooledGate(
             self.gate,
             size=sizes.pool_size,
@@ -180,7 +186,9 @@ class FilteredRun:
 
     def _begin(self) -> None:
         """Measure the reference first, unless the ledger has it."""
-        end_orphans(self.folder)
+        if self.runner.scheduler.job_type == "local":  # a cluster may run its jobs on this machine
+            end_orphans(self.folder)
+        self.scheduler.collect_left(self.jobs)
         if self.gate.budget_spent():
             raise ConfigError(
                 f"the budget of this run is spent already ({self.ledger.budget_use().measurements} measurements, "

@@ -20,7 +20,7 @@ from shinka.core.async_runner import RichTeeConsole
 
 from gpu_forecasters_plugin.budget_progress import budget_progress
 from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config, parse_surrogate_config
-from gpu_forecasters_plugin.errors import GpuForecastersError
+from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError
 from gpu_forecasters_plugin.folder_lock import hold_folder
 from gpu_forecasters_shinka.command_line import host_parser, is_run_command, parse_run_command
 from gpu_forecasters_shinka.filtering import FilteredRun
@@ -56,8 +56,11 @@ def _runner_class(
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             hold_folder(Path(settings["evo_config"].results_dir))
             quiet = not settings.get("verbose", True)
-            with redirect_stdout(io.StringIO()) if quiet else ExitStack():  # a banner
-                super().__init__(*arguments, **settings)
+            try:
+                with redirect_stdout(io.StringIO()) if quiet else ExitStack():  # a banner
+                    super().__init__(*arguments, **settings)
+            except ValueError as error:  # no such model, or no key for it
+                raise ConfigError(" ".join(str(error).split())) from None
             self._log = _log_to(Path(self.results_dir) / _LOG) if quiet else None
             if quiet:  # its tables go to the log alone
                 self.console = RichTeeConsole(Console(quiet=True), Path(self.results_dir) / _LOG)
@@ -124,7 +127,6 @@ def _shinka_run(
 ) -> int:
     folder = [] if out is None else ["--results_dir", out]
     command = parse_run_command([*arguments, *folder], surrogate)
-    hold_folder(command.out)  # before the host writes anything there
     runner_class = _runner_class(lambda: command.section, sizes, command.task, ended)
     with ExitStack() as stack:
         stack.enter_context(_replaced(shinka_run, "ShinkaEvolveRunner", runner_class))

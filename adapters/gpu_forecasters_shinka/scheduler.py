@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpu_forecasters_plugin.decision import Action, Decision, Measurement, Reaso
 from gpu_forecasters_plugin.ending import RunEnd
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.pooling import PooledGate
+from gpu_forecasters_shinka.cluster import ClusterJobs
 from gpu_forecasters_shinka.jobs import FilteredJob, JobState
 from gpu_forecasters_shinka.measurer import Measurer
 from gpu_forecasters_shinka.results import failed_results, results_in
@@ -149,6 +151,25 @@ class FilteredScheduler:
 
     # -- the run --------------------------------------------------------------------------------------------
 
+    def collect_left(self, jobs: ClusterJobs) -> None:
+        """Wait for what a killed run has left on the cluster: it was paid for, and is not measured again.
+
+        Raises:
+            HostError: the cluster cannot be asked.
+        """
+        left = [job for job in jobs.left() if self._gate.in_flight(job.candidate_key)]
+        cancelled = jobs.cancel_others(left)
+        if left or cancelled:
+            names = ", ".join(job.job_id for job in left) or "none"
+            logger.warning(
+                "of a run that was killed, %d evaluations on the cluster were cancelled; waiting for %d: %s",
+                cancelled,
+                len(left),
+                names,
+            )
+            with ThreadPoolExecutor(len(left) or 1) as each:
+                list(each.map(self._measurer.collect, left))
+
     def unsettled(self) -> set[FilteredJob]:
         """Jobs that were measured and whose results the host may still have to store."""
         with self._lock:
@@ -226,6 +247,9 @@ class FilteredScheduler:
                 if job.cancelled.is_set():
                     return
                 continue  # its measurement came to nothing: decide anew
+            if decision.detail is not None and not decision.measure:
+                # It cannot run: what the evaluation would have said of it, for the model that is to mend it.
+                return job.end(JobState.MEASURED, failed_results(decision.detail))
             if not decision.measure:
                 return job.end(JobState.SKIPPED)
             return self._measure(job, decision)

@@ -6,10 +6,31 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-__all__ = ["DATABASE", "set_aside_unfinished"]
+from gpu_forecasters_plugin.errors import HostError
+
+__all__ = ["DATABASE", "check_database", "set_aside_unfinished"]
 
 DATABASE = "programs.sqlite"
 _ASIDE = "unfinished"
+
+
+def check_database(folder: Path) -> None:
+    """Make sure that ShinkaEvolve can read its database, if there is one.
+
+    Raises:
+        HostError: it cannot.
+    """
+    database = folder / DATABASE
+    if not database.exists():
+        return
+    try:
+        with closing(sqlite3.connect(database, timeout=60.0)) as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise HostError(
+            f"ShinkaEvolve's database {database} cannot be read: {error}; move it away to go on with an empty "
+            "population (what was measured is in the ledger), or choose another output folder"
+        ) from None
 
 
 def set_aside_unfinished(folder: Path) -> None:

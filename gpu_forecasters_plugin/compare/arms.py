@@ -1,34 +1,18 @@
-"""The arms of a comparison: what selects among the proposals.
-
-``baseline`` is the host without the filter; ``random`` the filter with chance in place of forecasts (the floor);
-``surrogate`` the filter as configured; ``oracle`` the filter with a forecaster that knows every time (the limit).
-"""
+"""The arms of a comparison: what selects among the proposals, and what each may cost."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_forecasters_plugin.config import (
-    BudgetConfig,
-    DeferralConfig,
-    ForecasterConfig,
-    GuardConfig,
-    SurrogateConfig,
-)
-from gpu_forecasters_plugin.errors import ConfigError
-from gpu_forecasters_plugin.files import write_atomically
-from gpu_forecasters_plugin.forecast import Forecast, Query
-from gpu_forecasters_plugin.forecasters.oracle import OracleForecaster
+from gpu_forecasters_plugin.compare.presets import ArmSetting, check_arm_names, presets_for
+from gpu_forecasters_plugin.config import BudgetConfig, SurrogateConfig
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
-__all__ = ["ARM_NAMES", "Arm", "build_arms", "kernel_seconds"]
+__all__ = ["Arm", "build_arms", "kernel_seconds"]
 
 _PROPOSALS = 400
-
-ARM_NAMES = ("baseline", "surrogate", "random", "oracle")
 
 
 @dataclass(frozen=True)
@@ -36,23 +20,26 @@ class Arm:
     """One arm.
 
     Attributes:
-        name: of :data:`ARM_NAMES`.
+        name: of :func:`~gpu_forecasters_plugin.compare.presets.presets_for`.
         config: what filters; ``None`` for the host without the filter.
-        gpu_seconds: what measuring and forecasting may take together; ``None``: only measurements are counted.
+        gpu_seconds: what measurements may take in sum; ``None``: only their number is counted.
         measurement_seconds: GPU-seconds that a measurement takes; ``None``: the kernel's own time as recorded.
+        count_forecasting: ``gpu_seconds`` pays for forecasts too.
     """
 
     name: str
     config: SurrogateConfig | None
     gpu_seconds: float | None = None
     measurement_seconds: float | None = None
+    count_forecasting: bool = False
 
     def seeded(self, seed: int, budget: int, pool: RecordedPool) -> SurrogateConfig | None:
         """The arm's configuration for one search."""
         if self.config is None:
             return None
-        counted = self.gpu_seconds is not None
-        limits = BudgetConfig(measurements=budget, gpu_seconds=self.gpu_seconds, count_forecasting=counted)
+        limits = BudgetConfig(
+            measurements=budget, gpu_seconds=self.gpu_seconds, count_forecasting=self.count_forecasting
+        )
         update = {"seed": seed, "budget": limits, "task": pool.operation}
         # The recorded proposer costs nothing, and a small graph makes it repeat itself.
         update["max_proposals"] = max(self.config.max_proposals, _PROPOSALS)
@@ -73,56 +60,41 @@ def kernel_seconds(pool: RecordedPool, name: str) -> float:
     return 0.0 if time_us is None else time_us * 1e-6 * pool.repeats
 
 
-def _write_oracle(pool: RecordedPool, path: Path) -> None:
-    """Forecasts of one who knows every time, in the form that ``replay`` reads."""
-    truth = {c.key: pool.speedup(c.id) for c in pool.candidates.values()}
-    oracle = OracleForecaster(truth)
-    reference = pool.reference.code
-    rows = []
-    for candidate in pool.candidates.values():
-        (outcome,) = oracle.forecast([Query(candidate.key, candidate.code, reference, reference)])
-        assert isinstance(outcome, Forecast)
-        rows.append({"candidate_key": candidate.key, "probabilities": outcome.probabilities})
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
 def build_arms(
     names: Sequence[str],
     pool: RecordedPool,
     surrogate: SurrogateConfig,
     folder: Path,
     measurement_seconds: float | None = None,
+    forecasts: Path | None = None,
 ) -> list[Arm]:
     """The arms of those names.
 
     Args:
-        names: of :data:`ARM_NAMES`; ``baseline`` is added when missing, since everything is compared with it.
+        names: of :func:`~gpu_forecasters_plugin.compare.presets.presets_for`; ``baseline`` is added when missing, since
+            everything is compared with it.
         pool: the recorded task.
-        surrogate: configuration of the arm ``surrogate``; the others take its pool sizes from it, and its
-            ``budget.gpu_seconds`` where that counts forecasting.
+        surrogate: the section that is compared; every arm gets its ``budget.gpu_seconds``, which pays for forecasts
+            too where it counts them.
         folder: where the oracle's forecasts are written.
         measurement_seconds: GPU-seconds that a measurement takes, where the recorded kernel times are not all.
+        forecasts: file of recorded forecasts, for the arm ``replay``.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or ``replay`` without forecasts of this pool.
+        ForecasterError: the forecasts cannot be read.
     """
-    for name in names:
-        if name not in ARM_NAMES:
-            raise ConfigError(f"unknown arm {name!r}; there are: {', '.join(ARM_NAMES)}")
-    plain = {"guard": GuardConfig(enabled=False), "deferral": DeferralConfig(threshold=None), "warm_up": 0}
-    plain |= {"audit_fraction": 0.0, "anchor": "reference"}
-    configs: dict[str, SurrogateConfig | None] = {"baseline": None}
-    for name in names:
-        if name == "surrogate":
-            configs[name] = surrogate
-        elif name == "random":
-            chance = plain | {"forecaster": ForecasterConfig(kind="random"), "ranking": "random"}
-            configs[name] = surrogate.model_copy(update=chance)
-        elif name == "oracle":
-            path = folder / "oracle.jsonl"
-            _write_oracle(pool, path)
-            replay = ForecasterConfig(kind="replay", path=str(path), hedge=False)
-            best = plain | {"forecaster": replay, "ranking": "expected_log2"}
-            configs[name] = surrogate.model_copy(update=best)
-    limit = surrogate.budget.gpu_seconds if surrogate.budget.count_forecasting else None
-    return [Arm(name, config, limit, measurement_seconds) for name, config in configs.items()]
+    check_arm_names(names, surrogate)
+    presets = presets_for(surrogate)
+    setting = ArmSetting(surrogate, pool, folder, forecasts)
+    limits = surrogate.budget
+    return [
+        Arm(
+            name,
+            presets[name].section(setting),
+            limits.gpu_seconds,
+            measurement_seconds,
+            limits.count_forecasting,
+        )
+        for name in dict.fromkeys(("baseline", *names))
+    ]

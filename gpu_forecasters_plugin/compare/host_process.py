@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from gpu_forecasters_plugin.compare.records import ArmRun, best_so_far
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import HostError
 from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.guardian import guarded_process
 from gpu_forecasters_plugin.recorded.calls import CALL_LOG_VARIABLE
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
@@ -67,18 +66,13 @@ class HostProcess:
         environment = os.environ | {CALL_LOG_VARIABLE: str(self._calls.resolve())}
         log = self._folder / "host.log"
         with log.open("wb") as output:
-            # A group of its own: whatever ends this comparison ends the host's workers too.
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
-            try:
+            # Whatever ends this comparison ends the host's command with all that it has started.
+            with guarded_process(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment
+            ) as process:
                 while process.poll() is None:
                     time.sleep(_POLL_S)
                     on_measurements(self._lines())
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
         if process.returncode != 0:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             raise HostError(f"{self._host} ended with {process.returncode} (log: {log}): {' '.join(tail)}")

@@ -11,16 +11,16 @@ from gpu_forecasters_plugin.hookspecs import HostFactory
 from gpu_forecasters_plugin.plugins import made_by, registry
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
-__all__ = ["RegisteredHost", "runs_side_by_side"]
+__all__ = ["RegisteredHost", "host_factory"]
 
 
-def runs_side_by_side(name: str) -> bool:
-    """Whether searches of this host may run at once, each in a process of its own.
+def host_factory(name: str) -> HostFactory:
+    """What is registered under that name.
 
     Raises:
         ConfigError: there is no such host.
     """
-    return registry().find(HostFactory, name).factory.side_by_side
+    return registry().find(HostFactory, name).factory
 
 
 class RegisteredHost:

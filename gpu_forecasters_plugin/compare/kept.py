@@ -22,6 +22,13 @@ def _digest(values: list[Any]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
+def _recorded_forecasts(arm: Arm) -> list[str]:
+    """Hashes of the files that an arm replays forecasts from."""
+    members = [] if arm.config is None else arm.config.forecaster.members()
+    paths = [Path(member.path) for member in members if member.path is not None]
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+
 class KeptRuns:
     """A file per finished search in ``unfinished`` below the comparison's folder, until :meth:`clear`."""
 
@@ -29,6 +36,7 @@ class KeptRuns:
         self._folder = out / "unfinished"
         rows = [(c.id, c.code, c.outcome, c.time_us, c.neighbours) for c in pool.candidates.values()]
         installed = sorted({str(entry.origin) for entry in registry().entries()})
+        self._identities: dict[str, str] = {}
         self._setting = _digest([installed, host, budget, pool.reference_id, pool.operation, rows])
 
     def _path(self, arm: str, seed: int) -> Path:
@@ -36,8 +44,11 @@ class KeptRuns:
 
     def _identity(self, arm: Arm) -> str:
         """Hash of all that a search's result depends on, its seed apart."""
-        config = None if arm.config is None else arm.config.model_dump(mode="json")
-        return _digest([self._setting, config, arm.gpu_seconds, arm.measurement_seconds])
+        if arm.name not in self._identities:
+            config = None if arm.config is None else arm.config.model_dump(mode="json")
+            price = [arm.gpu_seconds, arm.measurement_seconds, arm.count_forecasting]
+            self._identities[arm.name] = _digest([self._setting, config, _recorded_forecasts(arm), *price])
+        return self._identities[arm.name]
 
     def find(self, arm: Arm, seed: int) -> ArmRun | None:
         """The search of an earlier command that was the same; ``None`` when it has to be run."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,22 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu_forecasters_plugin.compare.records import ArmRun
+from gpu_forecasters_plugin.compare.significance import LEVEL, fewest_pairs
 from gpu_forecasters_plugin.compare.statistics import mean_curve
 from gpu_forecasters_plugin.pictures import png_bytes
 from gpu_forecasters_plugin.printable import printable
 
-__all__ = ["curves_image", "print_result", "result_table"]
+__all__ = ["curves_image", "print_result", "print_results", "result_table", "results_table"]
 
 _COLOURS = {"baseline": "#555555", "random": "#c0722b", "surrogate": "#1664a5", "oracle": "#3a8a3f"}
+_OTHER_COLOURS = ("#884488", "#b5373c", "#0f8b8d", "#8a6d1f", "#d16ba5", "#5b5bd6")
 _STYLES = {"oracle": "--", "random": ":"}
+
+
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    """The same colour for the usual arms in every picture; the others take turns."""
+    others = cycle(_OTHER_COLOURS)
+    return {name: _COLOURS.get(name) or next(others) for name in names}
 
 
 def _match(comparison: Mapping[str, Any], budget: int) -> str:
@@ -32,6 +41,10 @@ def _used(arm: Mapping[str, Any]) -> str:
     return str(most) if fewest == most else f"{fewest}-{most}"
 
 
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def result_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm."""
     seeds = len(summary["seeds"])
@@ -40,7 +53,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
         f"fastest kernel of the pool {summary['pool_best_speedup']:.2f}x"
     )
     table = Table(title=title, title_justify="left", pad_edge=False)
-    for heading in ("arm", "measured", "best", "of pool", "vs base", "95 % CI", "to match", "worse"):
+    for heading in ("arm", "measured", "best", "of pool", "vs base", "95 % CI", "p", "to match", "worse"):
         table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     for name, comparison in summary["comparison"].items():
         arm, interval = summary["arms"][name], comparison["ci95"]
@@ -51,11 +64,12 @@ def result_table(summary: Mapping[str, Any]) -> Table:
             f"{comparison['share_of_pool_best']:.0%}",
         ]
         if name == "baseline":
-            cells += ["-"] * 4
+            cells += ["-"] * 5
         else:
             cells += [
                 f"{comparison['mean_ratio']:.3f}",
                 "-" if interval is None else f"{interval[0]:.3f}-{interval[1]:.3f}",
+                _p_value(comparison["p_value_holm"]),
                 _match(comparison, summary["budget"]),
                 f"{comparison['worse_than_2pct_share']:.0%}",
             ]
@@ -64,26 +78,79 @@ def result_table(summary: Mapping[str, Any]) -> Table:
 
 
 _LEGEND = """measured: GPU measurements paid for; best: mean over seeds; of pool: share of the fastest kernel;
-vs base: geometric mean of best / baseline's best over paired seeds; to match: measurements after which the
-mean reaches the baseline's final one; worse: seeds more than 2 % below the baseline."""
+vs base: geometric mean of best / baseline's best over paired seeds; p: paired permutation test of that mean,
+corrected for the number of arms (Holm); to match: measurements after which the mean reaches the baseline's
+final one; worse: seeds more than 2 % below the baseline."""
+
+
+def _console() -> Console:
+    # A pipe has no width: wide enough that no cell is folded.
+    # A task may be named anything: nothing in it is markup.
+    return Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
+
+
+def results_table(summary: Mapping[str, Any]) -> Table:
+    """One row per arm and task, and one for all tasks."""
+    title = f"{len(summary['tasks'])} tasks through {summary['host']}, {summary['budget']} measurements per search"
+    table = Table(title=f"{title}, {len(summary['seeds'])} seeds", title_justify="left", pad_edge=False)
+    for heading in ("arm", "task", "vs base", "95 % CI", "p", "times fewer", "gap closed", "shown"):
+        table.add_column(heading, justify="left" if heading in ("arm", "task") else "right", no_wrap=True)
+    for arm, overall in summary["across_tasks"].items():
+        for task in summary["tasks"]:
+            row = summary["comparison"][task][arm]
+            table.add_row(arm, printable(task), *_cells(row, row["p_value_holm"]), row["significant"])
+        shown = f"+{len(overall['better'])} -{len(overall['worse'])} of {len(summary['tasks'])}"
+        table.add_row(arm, "all", *_cells(overall, overall["p_value"]), shown, end_section=True)
+    return table
+
+
+def _cells(row: Mapping[str, Any], p_value: float) -> list[str]:
+    interval, ratio, gap = row["ci95"], row["measurements_to_match_ratio"], row["gap_closed"]
+    return [
+        f"{row['mean_ratio']:.3f}",
+        "-" if interval is None else f"{interval[0]:.3f}-{interval[1]:.3f}",
+        _p_value(p_value),
+        "never" if ratio is None else f"{ratio:.2f}",
+        "-" if gap is None else f"{gap:.0%}",
+    ]
+
+
+_LEGEND_OF_ALL = """\
+vs base: geometric mean of best / baseline's best over paired seeds; p: paired permutation test of that mean,
+corrected for all arms and tasks together (Holm; the rows of all tasks are one test each); times fewer:
+measurements than the baseline's to reach its final mean; gap closed: of that to the oracle; shown: by p at 5 %."""
+
+
+def print_results(summary: Mapping[str, Any], out: Path) -> None:
+    """The table of several tasks, and where the rest is."""
+    console = _console()
+    console.print(results_table(summary))
+    console.print(_LEGEND_OF_ALL, highlight=False)
+    arms = summary["across_tasks"]
+    _note_too_few(console, len(summary["seeds"]), len(arms) * len(summary["tasks"]))
+    console.print(
+        f"numbers: {printable(str(out / 'summary.json'))}, and a folder for each task beside it",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def print_result(summary: Mapping[str, Any], out: Path) -> None:
     """The table and the verdict, and where the rest is."""
-    # A pipe has no width: wide enough that no cell is folded.
-    # A task may be named anything: nothing in it is markup.
-    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
+    console = _console()
     console.print(result_table(summary))
     console.print(_LEGEND, highlight=False)
     for name, comparison in summary["comparison"].items():
         if name != "baseline":
-            console.print(f"{name} against baseline: {comparison['verdict']}", highlight=False)
+            console.print(f"{name} against baseline: {_with_test(comparison)}", highlight=False)
     if "surrogate_against_random" in summary:
         direct = summary["surrogate_against_random"]
         console.print(
-            f"surrogate against random: {direct['verdict']} (ratio {direct['mean_ratio']:.3f})",
+            f"surrogate against random: {direct['verdict']} (ratio {direct['mean_ratio']:.3f}, paired test p "
+            f"{_p_value(direct['p_value'])})",
             highlight=False,
         )
+    _note_too_few(console, len(summary["seeds"]), len(summary["comparison"]) - 1)
     used = {count for arm in summary["arms"].values() for count in arm["measurements_used"]}
     if summary.get("budget_gpu_seconds") is not None:
         console.print(_seconds(summary), highlight=False)
@@ -93,6 +160,26 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
         )
     plot, numbers = (printable(str(out / name)) for name in ("curves.png", "summary.json"))
     console.print(f"plot: {plot}   numbers: {numbers}", highlight=False, soft_wrap=True)
+
+
+def _note_too_few(console: Console, seeds: int, tests: int) -> None:
+    """Say where no test can be passed, so that nobody takes it for the arm's fault."""
+    if tests and seeds < fewest_pairs(tests):
+        what = "a test" if tests == 1 else f"one of {tests} tests"
+        console.print(
+            f"note: {seeds} seeds are too few for {what} to be passed at {LEVEL:.0%}, even if all agree; it takes "
+            f"{fewest_pairs(tests)}",
+            highlight=False,
+        )
+
+
+def _with_test(comparison: Mapping[str, Any]) -> str:
+    """The interval's verdict, and whether the corrected test bears it out."""
+    verdict, p_value = comparison["verdict"], comparison["p_value_holm"]
+    test = f"corrected p {_p_value(p_value)}"
+    if verdict in ("better", "worse") and p_value > LEVEL:
+        return f"{verdict} by its interval, but not by the paired test at {LEVEL:.0%} ({test})"
+    return f"{verdict} ({test})"
 
 
 def _seconds(summary: Mapping[str, Any]) -> str:
@@ -124,8 +211,9 @@ def curves_image(runs: Mapping[str, Sequence[ArmRun]], summary: Mapping[str, Any
         textcoords="offset points",
     )
     steps = np.arange(1, budget + 1)
+    colours = _colours(runs)
     for name, found in runs.items():
-        colour = _COLOURS.get(name, "#884488")
+        colour = colours[name]
         for run in found:
             axes.step(
                 range(1, len(run.curve) + 1), run.curve, where="post", color=colour, alpha=0.35, linewidth=0.8

@@ -10,7 +10,7 @@ from typing import Protocol
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
-__all__ = ["ArmRun", "CompareHost", "best_so_far"]
+__all__ = ["ArmRun", "CompareHost", "best_so_far", "search_folder"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ def best_so_far(speedups: list[float | None]) -> tuple[float, ...]:
         best = max(best, speedup or 0.0)
         curve.append(best)
     return tuple(curve)
+
+
+def search_folder(runs: Path, arm: Arm, seed: int) -> Path:
+    """A search's own folder below that of all searches of its comparison."""
+    return runs / f"{arm.name}-{seed}"
 
 
 class CompareHost(Protocol):

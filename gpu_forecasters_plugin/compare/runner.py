@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_forecasters_plugin.compare.arms import Arm, build_arms
-from gpu_forecasters_plugin.compare.hosts import RegisteredHost, runs_side_by_side
+from gpu_forecasters_plugin.compare.hosts import RegisteredHost, host_factory
 from gpu_forecasters_plugin.compare.kept import KeptRuns
 from gpu_forecasters_plugin.compare.output import curves_image
-from gpu_forecasters_plugin.compare.records import ArmRun
+from gpu_forecasters_plugin.compare.presets import check_arm_names
+from gpu_forecasters_plugin.compare.records import ArmRun, search_folder
 from gpu_forecasters_plugin.compare.statistics import summarise
 from gpu_forecasters_plugin.compare.workers import run_searches
 from gpu_forecasters_plugin.config import SurrogateConfig
@@ -22,22 +23,29 @@ from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.progress import WorkProgress
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 
-__all__ = ["run_comparison"]
+__all__ = ["check_comparison", "run_comparison"]
 
 _MOST_SEEDS = 10_000
 _SUMMARY = "summary.json"
 _PLOT = "curves.png"
 
 
-def _check(
+def check_comparison(
     pool: RecordedPool,
     host: str,
     budget: int,
     seeds: int,
+    arms: Sequence[str],
     surrogate: SurrogateConfig,
     measurement_seconds: float | None,
 ) -> None:
-    runs_side_by_side(host)  # an unknown host is an error now
+    """Refuse what cannot be compared on a task, before anything runs; as :func:`run_comparison` is called.
+
+    Raises:
+        ConfigError: unknown host or arm, or a budget that the pool or the host cannot serve.
+    """
+    priced = host_factory(host).priced
+    check_arm_names(arms, surrogate)
     if not 2 <= budget <= len(pool.candidates):
         raise ConfigError(
             f"--budget is 2 to {len(pool.candidates)}, the number of kernels in this pool, got {budget}"
@@ -46,9 +54,11 @@ def _check(
         raise ConfigError(f"--seeds is at least 1 and at most {_MOST_SEEDS}, got {seeds}")
     if measurement_seconds is not None and not 0.0 < measurement_seconds < math.inf:
         raise ConfigError(f"--measurement-seconds is above 0 and finite, got {measurement_seconds}")
-    if surrogate.budget.count_forecasting and host != "inprocess":
+    if surrogate.budget.gpu_seconds is not None and not priced:
         # A replay through a real host takes seconds of its own, which are not the GPU's.
-        raise ConfigError("surrogate.budget.count_forecasting is compared with --host inprocess only")
+        raise ConfigError(
+            f"surrogate.budget.gpu_seconds is compared with --host inprocess or puct, not {host}: leave it out"
+        )
 
 
 def _check_folder(out: Path, comparison: Mapping[str, Any]) -> None:
@@ -84,13 +94,13 @@ def _all_runs(
             found.append(run)
             progress.update(len(found) * budget, f"{run.arm}, seed {run.seed}")
 
-        if runs_side_by_side(host):
-            run_searches(host, pool.source, missing, budget, on_finished)
+        if host_factory(host).side_by_side:
+            run_searches(host, pool.source, missing, budget, out / "runs", on_finished)
             return found
         outer = RegisteredHost(host)
         for arm, seed in missing:
             label, done = f"{arm.name}, seed {seed}", len(found) * budget
-            folder = out / "runs" / f"{arm.name}-{seed}"
+            folder = search_folder(out / "runs", arm, seed)
             # One after the other: each has worker processes of its own.
             on_finished(outer.run(pool, arm, seed, budget, folder, _reporter(progress, label, done)))
     return found
@@ -110,36 +120,39 @@ def run_comparison(
     surrogate: SurrogateConfig,
     out: Path,
     measurement_seconds: float | None = None,
+    forecasts: Path | None = None,
 ) -> dict[str, Any]:
     """Compare arms at equal budget.
 
     Args:
         source: name of a recorded task, or path of a pool file.
-        host: ``openevolve``, ``inprocess``, or a plugin's.
+        host: ``inprocess``, ``puct``, ``openevolve``, ``shinka``, or a plugin's.
         budget: measurements of each search, the reference's included.
         seeds: number of paired seeds, 0 to ``seeds`` - 1.
         arms: names of the arms.
-        surrogate: configuration of the arm ``surrogate``. Where its budget counts forecasting, every arm gets its
-            ``gpu_seconds`` for measuring and forecasting together, and ``budget`` is the most it may measure.
+        surrogate: configuration of the arm ``surrogate``. Where its budget has ``gpu_seconds``, every arm gets as many,
+            for measuring and, with ``count_forecasting``, forecasting together; ``budget`` is the most it may measure.
         out: folder for ``summary.json``, ``curves.png`` and the runs.
         measurement_seconds: GPU-seconds that a measurement takes, compiling and checking included; ``None``: the
             kernel's own time as recorded.
+        forecasts: file of recorded forecasts, for the arm ``replay``.
 
     Returns:
         The content of ``summary.json``.
 
     Raises:
-        ConfigError: unknown host or arm, a budget that the pool cannot serve, or ``out`` holds another comparison.
+        ConfigError: unknown host or arm, a budget that the pool cannot serve, ``replay`` without forecasts of this
+            pool, or ``out`` holds another comparison.
         PoolFileError: the pool cannot be read.
         FolderInUseError: another comparison works in ``out``.
         HostError: a search was ended from outside; those that had finished are kept for the same call.
     """
     pool = open_pool(source)
-    _check(pool, host, budget, seeds, surrogate, measurement_seconds)
+    check_comparison(pool, host, budget, seeds, arms, surrogate, measurement_seconds)
     prepare_folder(out, (_SUMMARY, _PLOT))
     hold_folder(out)
     try:
-        chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds)
+        chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds, forecasts)
         settings = {"task": pool.task, "host": host, "budget": budget}
         _check_folder(out, settings | {"seeds": list(range(seeds)), "arms": [arm.name for arm in chosen]})
         kept = KeptRuns(out, pool, host, budget)

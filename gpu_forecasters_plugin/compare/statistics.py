@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from gpu_forecasters_plugin.compare.records import ArmRun
+from gpu_forecasters_plugin.compare.significance import holm, sign_flip_p_value
 
-__all__ = ["compare_arms", "mean_curve", "summarise"]
+__all__ = ["compare_arms", "gap_closed", "mean_curve", "paired_interval", "summarise"]
 
 _RESAMPLES = 4000
 _LEVEL = 0.95
 _WORSE = 0.98
+_NO_GAP = 1e-6
 _FEWEST_SEEDS = 5
 """With fewer, the interval is little more than the smallest and the largest difference."""
 
@@ -25,7 +27,7 @@ def mean_curve(runs: Sequence[ArmRun], budget: int) -> list[float]:
     return [float(value) for value in np.mean(np.array(padded)[:, :budget], axis=0)]
 
 
-def _paired_interval(log_ratios: np.ndarray[Any, np.dtype[np.float64]]) -> list[float] | None:
+def paired_interval(log_ratios: np.ndarray[Any, np.dtype[np.float64]]) -> list[float] | None:
     """Bootstrap interval of the geometric mean ratio; undefined below two seeds."""
     if len(log_ratios) < 2:
         return None
@@ -55,7 +57,8 @@ def compare_arms(
         does, or if the baseline found nothing faster than the reference. ``worse_than_2pct_share``: share of
         seeds whose best is below 0.98 of the baseline's with the same seed. ``mean_ratio`` and ``ci95``:
         geometric mean of best / baseline's best over paired seeds, and its bootstrap interval (``None`` below
-        two seeds). ``verdict``: the interval in words.
+        two seeds). ``verdict``: the interval in words. ``p_value``: of the paired test of that mean
+        (:func:`~gpu_forecasters_plugin.compare.significance.sign_flip_p_value`).
     """
     by_seed = {run.seed: run.best_speedup for run in baseline}
     pairs = [(run.best_speedup, by_seed[run.seed]) for run in arm if run.seed in by_seed]
@@ -63,7 +66,7 @@ def compare_arms(
     target = mean_curve(baseline, budget)[-1]
     # A tolerance for the rounding of means over seeds, far below any measurable difference.
     reached = [i + 1 for i, value in enumerate(mean_curve(arm, budget)) if value >= target * (1 - 1e-9)]
-    interval = _paired_interval(ratios)
+    interval = paired_interval(ratios)
     return {
         "share_of_pool_best": float(np.mean([run.best_speedup for run in arm]) / pool_best),
         "measurements_to_match_ratio": budget / reached[0] if reached and target > 1.0 else None,
@@ -71,13 +74,31 @@ def compare_arms(
         "mean_ratio": float(np.exp(ratios.mean())),
         "ci95": interval,
         "verdict": _verdict(interval, len(pairs)),
+        "p_value": sign_flip_p_value(ratios.tolist()),
     }
+
+
+def gap_closed(runs: Mapping[str, Sequence[ArmRun]], arm: str) -> float | None:
+    """Share of the way from the baseline's mean best to the oracle's that an arm's has come; 1 is the oracle's.
+
+    Returns:
+        Below 0 where it is worse than the baseline; ``None`` without an oracle, or where that found nothing faster.
+    """
+    if "oracle" not in runs:
+        return None
+    best = {name: np.mean([run.best_speedup for run in runs[name]]) for name in ("baseline", "oracle", arm)}
+    gap = best["oracle"] - best["baseline"]
+    return float((best[arm] - best["baseline"]) / gap) if gap > _NO_GAP * best["oracle"] else None
 
 
 def summarise(
     runs: Mapping[str, Sequence[ArmRun]], *, task: str, host: str, budget: int, pool_best: float
 ) -> dict[str, Any]:
-    """The content of ``summary.json``."""
+    """The content of ``summary.json``.
+
+    ``p_value_holm`` is corrected for the number of arms that are compared with the baseline here, and
+    ``gap_closed`` is :func:`gap_closed`.
+    """
     arms = {
         name: {
             "best_speedup": [run.best_speedup for run in found],
@@ -92,6 +113,9 @@ def summarise(
     comparison = {
         name: compare_arms(found, runs["baseline"], budget, pool_best) for name, found in runs.items()
     }
+    others = [name for name in comparison if name != "baseline"]
+    for name, corrected in zip(others, holm([comparison[name]["p_value"] for name in others]), strict=True):
+        comparison[name] |= {"p_value_holm": corrected, "gap_closed": gap_closed(runs, name)}
     summary = {
         "task": task,
         "host": host,
@@ -104,5 +128,6 @@ def summarise(
     if "surrogate" in runs and "random" in runs:
         # Whether forecasts are worth more than merely proposing more.
         against = compare_arms(runs["surrogate"], runs["random"], budget, pool_best)
-        summary["surrogate_against_random"] = {key: against[key] for key in ("mean_ratio", "ci95", "verdict")}
+        keys = ("mean_ratio", "ci95", "verdict", "p_value")
+        summary["surrogate_against_random"] = {key: against[key] for key in keys}
     return summary

@@ -5,9 +5,9 @@ They end with the process that started them, whatever ends that one, and at once
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpu_forecasters_plugin.compare.arms import Arm
 from gpu_forecasters_plugin.compare.hosts import RegisteredHost
-from gpu_forecasters_plugin.compare.records import ArmRun
+from gpu_forecasters_plugin.compare.records import ArmRun, search_folder
 from gpu_forecasters_plugin.errors import HostError
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, open_pool
 
@@ -42,10 +42,11 @@ def _end_with_parent(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _run(arm: Arm, seed: int, budget: int, scratch: str) -> ArmRun:
+def _run(arm: Arm, seed: int, budget: int, folder: Path) -> ArmRun:
     assert _pool is not None and _host is not None
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        return _host.run(_pool, arm, seed, budget, Path(folder))
+    # Many searches warn on one terminal, one at a time in this process.
+    logging.basicConfig(format=f"{arm.name}, seed {seed}: %(message)s", force=True)
+    return _host.run(_pool, arm, seed, budget, folder)
 
 
 @contextmanager
@@ -73,6 +74,7 @@ def run_searches(
     source: str,
     searches: Sequence[tuple[Arm, int]],
     budget: int,
+    folder: Path,
     on_finished: Callable[[ArmRun], None],
 ) -> None:
     """Run all searches, as many at once as there are cores.
@@ -82,6 +84,7 @@ def run_searches(
         source: name of a recorded task, or path of a pool file.
         searches: arm and seed of each.
         budget: measurements of each, the reference's included.
+        folder: where each search has a folder of its own, by :func:`~.records.search_folder`.
         on_finished: told each search when it has ended, in this thread.
 
     Raises:
@@ -93,28 +96,29 @@ def run_searches(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = get_context("spawn")
     workers_end, our_end = context.Pipe(duplex=False)
-    # Ours, since workers may be ended in the middle of a search.
-    with tempfile.TemporaryDirectory(prefix="gpu-forecasters-", ignore_cleanup_errors=True) as scratch:
-        executor = ProcessPoolExecutor(
-            min(os.cpu_count() or 1, len(searches)),
-            mp_context=context,
-            initializer=_begin,
-            initargs=(host, source, workers_end),
-        )
-        try:
-            with _signals_held():
-                futures = [executor.submit(_run, arm, seed, budget, scratch) for arm, seed in searches]
-            # Those that finished before a process died are told, in whatever order they come.
-            lost = [future for future in as_completed(futures) if not _tell(future, on_finished)]
-            executor.shutdown()
-            if lost:
-                raise BrokenProcessPool
-        except BrokenProcessPool:
-            raise HostError(
-                "a process of the comparison was killed, or the machine ran out of memory; finished searches "
-                "are kept: start the same command again to go on"
-            ) from None
-        finally:
-            our_end.close()
-            executor.shutdown(cancel_futures=True)
-            workers_end.close()
+    executor = ProcessPoolExecutor(
+        min(os.cpu_count() or 1, len(searches)),
+        mp_context=context,
+        initializer=_begin,
+        initargs=(host, source, workers_end),
+    )
+    try:
+        with _signals_held():
+            futures = [
+                executor.submit(_run, arm, seed, budget, search_folder(folder, arm, seed))
+                for arm, seed in searches
+            ]
+        # Those that finished before a process died are told, in whatever order they come.
+        lost = [future for future in as_completed(futures) if not _tell(future, on_finished)]
+        executor.shutdown()
+        if lost:
+            raise BrokenProcessPool
+    except BrokenProcessPool:
+        raise HostError(
+            "a process of the comparison was killed, or the machine ran out of memory; finished searches "
+            "are kept: start the same command again to go on"
+        ) from None
+    finally:
+        our_end.close()
+        executor.shutdown(cancel_futures=True)
+        workers_end.close()

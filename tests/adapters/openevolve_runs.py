@@ -237,6 +237,12 @@ class Run:
     def alive(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def signal(self) -> int | None:
+        """Number of the signal that has ended it, if one has."""
+        code = self._process.exitcode
+        return -code if code is not None and code < 0 else None
+
     def finish(self, timeout: float = 90.0) -> Finished:
         """Wait for the end; a run that does not end is killed, and the test fails."""
         self._process.join(timeout)

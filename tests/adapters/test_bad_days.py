@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import ended, wait_until, write_pool
+from helpers import ended, times, wait_until, write_pool
 from misbehaving_server import MisbehavingServer, silence
 
 pytest.importorskip("openevolve")
@@ -165,13 +165,13 @@ def assert_nothing_lost(task: Task, started_at: float, killed_at: float) -> None
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_and_resumed_each_time(tmp_path: Path, pool: Path, model: str) -> None:
-    budget = 80
+def test_killed_again_and_again_and_resumed_each_time(tmp_path: Path, pool: Path, model: str) -> None:
+    kills = times(4, 20)
+    budget = 4 * kills + 8
     fewer = {"oversample": 2, "keep_fraction": 0.5, "pool": {"max_wait_s": 0.5}}
     task = write_task(tmp_path, pool, model, budget=budget, surrogate=fewer)
     chance = random.Random(20)
-    lives = 0
-    while lives < 20:
+    for life in range(kills):
         before, started_at = len(task.calls()), time.time()
         going = start(task, TOY_SECONDS="0.03")
         # Some die before their first call, most in the middle of a few.
@@ -183,16 +183,16 @@ def test_killed_twenty_times_and_resumed_each_time(tmp_path: Path, pool: Path, m
         killed_at = time.time()
         evaluators = going.evaluators()
         # Every other time the evaluators live on: what they are measuring must reach the ledger.
-        going.kill(evaluators=lives % 2 == 0)
+        going.kill(evaluators=life % 2 == 0)
+        assert going.signal == signal.SIGKILL
         wait_until(lambda: ended(evaluators))  # noqa: B023
         if (task.out / "ledger.sqlite3").exists() and task.calls():
             assert_nothing_lost(task, started_at, killed_at)
             assert task.charges() >= len(task.calls())
-        lives += 1
     done = run(task, TOY_SECONDS="0.03")
     assert done.code == 0, done.stderr[-3000:]
     assert task.charges() == budget
-    assert budget - 2 * lives <= len(task.calls()) <= budget
+    assert budget - 2 * kills <= len(task.calls()) <= budget
     outcomes = task.ledger("select candidate_key, outcome from measurement")
     assert None not in [outcome for _, outcome in outcomes]
     lost = Counter(key for key, outcome in outcomes if outcome == "infrastructure")
@@ -201,7 +201,7 @@ def test_killed_twenty_times_and_resumed_each_time(tmp_path: Path, pool: Path, m
     assert all(count <= 1 + lost[key] for key, count in calls_by_key.items())
     finals = Counter(key for key, outcome in outcomes if outcome != "infrastructure")
     assert max(finals.values()) == 1
-    assert sum(lost.values()) <= 2 * lives
+    assert sum(lost.values()) <= 2 * kills
     assert_only_measured_programs(task)
 
 

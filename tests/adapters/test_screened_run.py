@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from broken_kernels import BAD, GOOD, KERNEL, SAYS, SCREEN
 from helpers import write_pool
+from openevolve.config import PromptConfig
+from openevolve.prompt.sampler import PromptSampler
 from openevolve_runs import PLAIN, CodeProposer, fixed, run, write_task
 
 from gpu_forecasters_plugin.recorded.pool import load_pool
 from gpu_forecasters_plugin.recorded.proposer import serve
 
-pytest.importorskip("openevolve")
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-KERNEL = """
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def double(x_ptr, y_ptr, n, SIZE: tl.constexpr):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
-
-
-def run(x):
-    BLOCK = 128
-    y = torch.empty_like(x)
-    double[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), SIZE=BLOCK)
-    return y
-"""
 # There is no GPU here, so the real measurement does not run the kernel; the dry one has a GPU of a kind, and does.
 EVALUATOR = (
     PLAIN
@@ -52,20 +38,33 @@ def evaluate(program_path):
 )
 
 
-def test_kernels_that_cannot_run_cost_no_measurement_and_their_fault_is_shown(tmp_path: Path) -> None:
-    good = [KERNEL.replace("BLOCK = 128", f"BLOCK = {size}") for size in (256, 512, 1024, 2048)]
-    bad = [code.replace("tl.load", "tl.lode") for code in good]
+def next_prompt(program: dict[str, Any]) -> str:
+    """What OpenEvolve asks of its language model when this program is the parent."""
+    prompt = PromptSampler(PromptConfig()).build_prompt(
+        current_program=program["code"],
+        parent_program=program["code"],
+        program_metrics=program["metrics"],
+        program_artifacts=json.loads(program["artifacts_json"]),
+    )
+    return prompt["user"]
+
+
+def test_openevolve_spends_nothing_on_kernels_that_cannot_run_and_shows_why_to_the_model(
+    tmp_path: Path,
+) -> None:
     pool = load_pool(write_pool(tmp_path / "pool.jsonl"))
-    with serve(CodeProposer(pool, fixed([*good, *bad]))) as server:
+    with serve(
+        CodeProposer(pool, fixed([code for pair in zip(BAD, GOOD, strict=True) for code in pair]))
+    ) as server:
         task = write_task(
             tmp_path / "run",
             tmp_path / "pool.jsonl",
             server.base_url,
             evaluator=EVALUATOR,
-            budget=4,
+            budget=3,
             diff=False,
             workers=4,
-            surrogate={"screen": {"policy": "skip", "arch": "sm_90"}, "keep_fraction": 0.5},
+            surrogate={"screen": SCREEN, "keep_fraction": 0.5},
         )
         task.program.write_text(KERNEL)
         finished = run(task, timeout=240.0)
@@ -73,4 +72,10 @@ def test_kernels_that_cannot_run_cost_no_measurement_and_their_fault_is_shown(tm
     assert not [call for call in task.calls() if "tl.lode" in call["code"]]
     reasons = dict(task.ledger("select reason, count(*) from decision group by reason"))
     assert reasons.get("invalid_source", 0) >= 1
-    assert list((task.out / "screen").glob("*.json"))
+    faults = task.ledger(
+        "select fault, message from decision join screening using (run_id, candidate_key) "
+        "where reason = 'invalid_source'"
+    )
+    assert faults and all(fault == "compile" and SAYS in message for fault, message in faults)
+    broken = next(program for program in task.programs() if "tl.lode" in program["code"])
+    assert SAYS in next_prompt(broken)

@@ -56,6 +56,10 @@ def test_only_measured_programs_are_stored_and_the_budget_counts_measurements(
     # Pools of 8 are decided on, and 2 of each measured.
     assert task.ledger("SELECT size FROM pool")[1:4] == [(8,), (8,), (8,)]
     assert len(task.ledger("SELECT * FROM decision")) >= 1 + 3 * 8
+    # Every proposal is judged against the program that it was made from.
+    (initial, *parents) = [key for (key,) in task.ledger("SELECT parent_key FROM decision ORDER BY id")]
+    assert initial is None
+    assert set(parents) <= {key for (key,) in task.ledger("SELECT candidate_key FROM measurement")}
     frame = load_programs_to_df(str(task.out / "programs.sqlite"))
     scores = sorted(1.0 + number % 50 for number in measured)
     assert sorted(frame["combined_score"]) == pytest.approx(scores)
@@ -272,6 +276,14 @@ def test_an_initial_program_that_fails_is_said_at_once(tmp_path: Path, server: M
     with pytest.raises(HostError, match="initial program is the reference.*no GPU"):
         task.run()
     assert server.asked == []
+
+
+def test_a_runner_is_filtered_once(tmp_path: Path, server: ModelServer) -> None:
+    runner = Task.write(tmp_path, server).runner()
+    run = filtered(runner, surrogate())
+    with pytest.raises(ConfigError, match="has the filter already"):
+        filtered(runner, surrogate())
+    run.close()
 
 
 def test_another_version_of_the_host_is_named(tmp_path: Path, server: ModelServer) -> None:
