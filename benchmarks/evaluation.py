@@ -20,14 +20,18 @@ from gpu_forecasters_plugin.evaluation.asking import Protocol, ask_about
 from gpu_forecasters_plugin.evaluation.pairs import Pair
 from gpu_forecasters_plugin.evaluation.run import Scoring, summarise_answers
 from gpu_forecasters_plugin.evaluation.summary import Intervals
+from gpu_forecasters_plugin.ledger.results import ENDINGS
 from gpu_forecasters_plugin.progress import WorkProgress
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.profiles import recorded_verdicts
 
 FORECASTERS: dict[str, dict[str, Any]] = {
     "random": {"kind": "random"},
     "climatology": {"kind": "climatology"},
     "learned": {"kind": "learned", "hedge": False},
+    "learned, without profile": {"kind": "learned", "hedge": False, "static_profile": False},
     "learned, hedged": {"kind": "learned", "hedge": True},
+    "roofline": {"kind": "roofline", "hedge": False},
     "recalibrated learned": {"kind": "recalibrated", "hedge": False, "forecaster": {"kind": "learned"}},
 }
 FIRST_MEASURED = (0, 32, 64, 128)
@@ -50,6 +54,8 @@ COLUMNS = {
     "top_k_25": "25 %",
     "top_k_50": "50 %",
 }
+FORESIGHT = ("brier", "brier_skill", "auc")
+"""Scores of P(ok), on the kernels that failed as well."""
 
 Numbers = Mapping[str, float | None]
 
@@ -58,6 +64,8 @@ def pairs_of(task: str) -> list[Pair]:
     """The kernels of a recorded task, each with the speed-ups of its separate measurements."""
     pool = load_task(task)
     runs, _ = read_runs(ROWS, task)
+    verdicts = recorded_verdicts(task)
+    reference = verdicts[pool.reference_id]
     found = []
     for name, candidate in pool.candidates.items():
         if name == pool.reference_id:
@@ -74,6 +82,9 @@ def pairs_of(task: str) -> list[Pair]:
                 candidate.key,
                 pool.speedup(name),
                 repeats,
+                ENDINGS.get(candidate.outcome),
+                verdicts.get(name),
+                reference.profile,
             )
         )
     return found
@@ -90,7 +101,9 @@ def _flat(summary: Mapping[str, Any]) -> dict[str, float | None]:
     nested = {f"top_k_{k}": value for k, value in summary["top_k"].items()}
     everything = {**summary, **nested}
     soft = {f"soft_{name}": value for name, value in (summary["soft_truth"] or {}).items()}
-    return {name: everything[name] for name in ("n", "noise_ceiling", *COLUMNS)} | soft
+    failure = summary["failure"] or {}
+    foreseen = {f"failure_{name}": failure.get(name) for name in FORESIGHT}
+    return {name: everything[name] for name in ("n", "noise_ceiling", *COLUMNS)} | soft | foreseen
 
 
 def _mean(rows: Iterable[Numbers]) -> dict[str, float | None]:
@@ -126,9 +139,27 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _foresight(rows: Sequence[dict[str, Any]]) -> str:
+    """How well failure was foreseen, by forecaster and number of kernels measured first."""
+    tasks = recorded_task_names()
+    heads = ("forecaster", "measured first", *(f"`{task}`" for task in tasks), "mean")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    found = {(row["forecaster"], row["measured_first"], row["task"]): row for row in rows}
+    for name in FORECASTERS:
+        for first in FIRST_MEASURED:
+            chosen = [found[name, first, task] for task in (*tasks, "all")]
+            if chosen[-1]["failure_brier"] is not None:
+                cells = [
+                    "/".join(_cell(row[f"failure_{score}"]) for score in ("brier_skill", "auc"))
+                    for row in chosen
+                ]
+                lines.append(f"| {name} | {first} | {' | '.join(cells)} |")
+    return "### Failure foreseen: Brier skill and AUC of P(ok)\n\n" + "\n".join(lines)
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """A table per task and number of kernels measured first."""
-    parts = []
+    parts = [_foresight(rows)]
     for task in (*recorded_task_names(), "all"):
         for first in FIRST_MEASURED:
             chosen = [row for row in rows if (row["task"], row["measured_first"]) == (task, first)]
@@ -159,6 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "the best kernel among the k % foretold fastest over the task's best. Before any measurement, `climatology` is "
         "its prior; `learned` knows the other four tasks (leave one task out). Within a run: means over "
         f"{options.seeds} random orders.\n\n"
+        "All but `learned, without profile` see what the compiler made of the kernels, for the architecture that "
+        "measured them (`gpu_forecasters_plugin/recorded/profiles`). `roofline` has no forecast where CUDA host code "
+        "launches kernels out of sight, or a dry run ended within the kernel; it counts as uniform there. P(ok) is "
+        "scored on the kernels that failed as well. What it knows is the compiler's verdict: a fifth of each task's "
+        "kernels fail, whatever they look like, so their text tells nothing, and which kernel gives wrong results "
+        "nothing that was tried tells beforehand.\n\n"
     )
     write_result("evaluation", rows, text + _table(rows))
 

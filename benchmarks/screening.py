@@ -4,21 +4,16 @@
 broken sources of :mod:`benchmarks.screening_sources`. Best with the versions of torch and triton that measured (2.11
 and 3.6): another triton accepts other sources.
 
-``python -m benchmarks.screening --truth`` runs the broken sources on the GPU of this machine and notes which really
-fail; ``benchmarks/results/screening_truth.json`` holds what that gave.
+``python -m benchmarks.screening_truth`` finds out on a GPU which of the broken sources really fail; those that were not
+run there count as failing by construction.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-import json
 import os
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,14 +22,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, machine, write_result
+from benchmarks.report import machine, write_result
 from benchmarks.screening_sources import broken_sources
+from benchmarks.screening_truth import read_truth, truth_of
 from gpu_forecasters_plugin.progress import WorkProgress
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
 from gpu_forecasters_plugin.screen import Screener, ScreenJob, Verdict
 from gpu_forecasters_plugin.screen.cache import compiler_versions
 
-TRUTH = RESULTS / "screening_truth.json"
 ROOT = Path(__file__).parent.parent
 SECONDS = 60.0
 _AFTER_THE_LAUNCH = re.compile(
@@ -97,12 +92,13 @@ def _recorded(every: int) -> list[_Source]:
 
 
 def _written() -> list[_Source]:
-    truth: dict[str, str] = json.loads(TRUTH.read_text())["errors"] if TRUTH.exists() else {}
+    known = read_truth()
     sources = []
     for broken in broken_sources():
-        error = truth.get(broken.id, "by construction")
-        outcome = "runtime_error" if error else "ok"
-        sources.append(_Source(broken.id, broken.task, broken.kind, "triton", outcome, error, broken.code))
+        row = truth_of(broken, known) or {"outcome": "runtime_error", "error": "by construction"}
+        sources.append(
+            _Source(broken.id, broken.task, broken.kind, "triton", row["outcome"], row["error"], broken.code)
+        )
     return sources
 
 
@@ -147,63 +143,6 @@ def screen_all(sources: Sequence[_Source], workers: int | None) -> tuple[list[Ro
     return rows, again, list(held)
 
 
-# -- what a GPU says --------------------------------------------------------------------------------------------
-
-
-def _run_one(path: str, task: str) -> None:
-    """Run a source on the smallest shape of its task; raises what it raises."""
-    import torch
-
-    module = importlib.import_module(f"benchmarks.generators.{task}")
-    spec = importlib.util.spec_from_file_location("candidate", path)
-    assert spec and spec.loader
-    candidate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(candidate)
-    for shape in module.SHAPES:
-        candidate.run(*module.make_inputs(shape, "cuda", 0))
-        torch.cuda.synchronize()
-
-
-def measure_truth(out: Path) -> None:
-    """Run every broken source on this machine's GPU, each in a process of its own."""
-    errors: dict[str, str] = {}
-    sources = broken_sources()
-    with tempfile.TemporaryDirectory() as folder:
-        running: list[tuple[str, subprocess.Popen[str]]] = []
-
-        def collect(most: int) -> None:
-            while len(running) > most:
-                name, process = running.pop(0)
-                try:
-                    _, said = process.communicate(timeout=120)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    said = "no result within 120 s"
-                lines = [line for line in said.splitlines() if line.strip()]
-                errors[name] = "" if process.returncode == 0 else (lines[-1] if lines else "it failed")[:200]
-
-        for number, source in enumerate(sources):
-            path = Path(folder, f"candidate_{number}.py")
-            path.write_text(source.code)
-            command = [sys.executable, "-m", "benchmarks.screening", "--run-one", str(path), source.task]
-            process = subprocess.Popen(
-                command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-            )
-            running.append((source.id, process))
-            collect(7)
-        collect(0)
-    import torch
-    import triton
-
-    versions = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
-    out.write_text(json.dumps({**versions, "errors": errors}, indent=1) + "\n")
-    print(f"{sum(map(bool, errors.values()))} of {len(errors)} fail on the GPU")
-
-
 # -- figures ----------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +171,7 @@ def figures(rows: Sequence[Row], again: Sequence[float]) -> dict[str, Any]:
             "caught": caught,
             "undecided": undecided,
             "ok": len(ok),
+            "incorrect": sum(row.outcome == "incorrect" for row in group),
             "ok_called_invalid": [row.id for row in ok if row.status == "invalid"],
             "ok_undecided": sum(row.status == "undecided" for row in ok),
         }
@@ -249,6 +189,18 @@ def figures(rows: Sequence[Row], again: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _measured(written: dict[str, Any]) -> list[str]:
+    """On what GPU the written sources were run, and how many of them fail."""
+    devices = sorted({row["device"] for row in read_truth().values()})
+    if not devices:
+        return ["The written sources fail by construction: no GPU was asked.", ""]
+    return [
+        f"The written sources were run on {', '.join(devices)}: {written['failing']} fail to build or launch. "
+        f"{written['incorrect']} run and give wrong results.",
+        "",
+    ]
+
+
 def text(found: dict[str, Any], versions: dict[str, str], held: Sequence[str], where: str, every: int) -> str:
     """The figures for people."""
     lines = [
@@ -257,6 +209,7 @@ def text(found: dict[str, Any], versions: dict[str, str], held: Sequence[str], w
         f"torch {versions.get('torch')}, triton {versions.get('triton')}, for sm_90. "
         f"Sandbox: {', '.join(held) or 'none'}. Recorded: all that failed, and every {every}. source that ran.",
         "",
+        *_measured(found["groups"]["written"]),
         "| sources | fail to build or launch, caught | undecided | ran ok, called invalid | ok, undecided |",
         "|---|---|---|---|---|",
     ]
@@ -293,21 +246,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--truth", type=Path, nargs="?", const=TRUTH, help="run the broken sources on a GPU instead"
-    )
-    parser.add_argument("--run-one", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument(
         "--every", type=int, default=1, help="of the recorded sources that ran, only every so many"
     )
     parser.add_argument("--workers", type=int)
     parser.add_argument("--name", default="screening", help="name of the results")
     options = parser.parse_args(arguments)
-    if options.run_one:
-        _run_one(*options.run_one)
-        return
-    if options.truth:
-        measure_truth(options.truth)
-        return
     os.environ.setdefault("PYTHONPATH", str(ROOT))
     rows, again, held = screen_all([*_recorded(options.every), *_written()], options.workers)
     found = figures(rows, again)

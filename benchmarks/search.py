@@ -1,8 +1,11 @@
 """Search at equal budget on every recorded task: does the filter find faster kernels for the same measurements?
 
 ``python -m benchmarks.search`` replays each task in process with 30 paired seeds and 128 measurements per search, and
-reads the figures at 32 and 64 measurements off the same curves. ``--host openevolve`` does one task through real
-OpenEvolve, ``--host shinka`` two through real ShinkaEvolve. With ``--keep DIR`` an interrupted benchmark goes on.
+reads the figures at 32 and 64 measurements off the same curves. ``--host puct`` does so in the paper's own search,
+``--host openevolve`` does one task through real OpenEvolve, ``--host shinka`` two through real ShinkaEvolve. ``--arms``
+takes others than the usual four. With ``--keep DIR`` an interrupted benchmark goes on.
+
+The tests of a budget, all its tasks and arms, are corrected together (Holm).
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import machine, write_result
+from benchmarks.report import machine, provenance, write_result
 from gpu_forecasters_plugin.compare import ARM_NAMES, run_comparison
 from gpu_forecasters_plugin.compare.records import ArmRun
-from gpu_forecasters_plugin.compare.statistics import compare_arms
+from gpu_forecasters_plugin.compare.significance import holm
+from gpu_forecasters_plugin.compare.statistics import compare_arms, gap_closed
 from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
 from gpu_forecasters_plugin.recorded.pool import recorded_task_names
 
@@ -45,8 +49,17 @@ def figures(summary: dict[str, Any], budgets: Sequence[int]) -> list[dict[str, A
         runs = runs_at(summary, budget)
         for name, found in runs.items():
             row = compare_arms(found, runs["baseline"], budget, summary["pool_best_speedup"])
-            rows.append({"task": summary["task"], "budget": budget, "arm": name} | row)
+            closed = {"gap_closed": gap_closed(runs, name)}
+            rows.append({"task": summary["task"], "budget": budget, "arm": name} | row | closed)
     return rows
+
+
+def correct_together(rows: Sequence[dict[str, Any]]) -> None:
+    """Add ``p_value_holm`` to each row: the arms of all tasks at one budget are a family of tests."""
+    for budget in {row["budget"] for row in rows}:
+        family = [row for row in rows if row["budget"] == budget and row["arm"] != "baseline"]
+        for row, corrected in zip(family, holm([row["p_value"] for row in family]), strict=True):
+            row["p_value_holm"] = corrected
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -61,6 +74,7 @@ def _cell(row: dict[str, Any]) -> str:
         "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
         "never" if ratio is None else f"{ratio:.2f}",
         f"{row['worse_than_2pct_share']:.2f}",
+        f"{row['p_value_holm']:.4f}" if "p_value_holm" in row else "-",
     ]
     return "| " + " | ".join(shown) + " |"
 
@@ -68,7 +82,8 @@ def _cell(row: dict[str, Any]) -> str:
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     head = (
         "| task | budget | arm | share of the pool's best | best over baseline's (geometric mean) | 95 % interval "
-        "| times fewer measurements to match | seeds worse by over 2 % |\n|---|---|---|---|---|---|---|---|\n"
+        "| times fewer measurements to match | seeds worse by over 2 % | corrected p |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
     )
     return head + "\n".join(_cell(row) for row in rows) + "\n"
 
@@ -83,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--budget", type=int, default=None)
     parser.add_argument("--surrogate", type=Path, default=None)
+    parser.add_argument("--arms", default=",".join(ARM_NAMES), help="as gpu-forecasters compare takes them")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the runs; default: none is kept")
     options = parser.parse_args(arguments)
     real = options.host in _REAL_HOSTS
@@ -98,14 +114,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 host=options.host,
                 budget=budget,
                 seeds=seeds,
-                arms=ARM_NAMES,
+                arms=options.arms.split(","),
                 surrogate=section,
                 out=Path(folder) if options.keep is None else options.keep / task,
             )
         rows += figures(summary, [b for b in BUDGETS if b <= budget] or [budget])
-        print(_table(rows[-len(ARM_NAMES) :]))
+        print(_table(rows[-len(summary["arms"]) :]))
+    correct_together(rows)
     text = f"Host {options.host}, {seeds} paired seeds, {budget} measurements per search. {machine()}\n\n"
-    write_result(f"search_{options.host}", rows, text + _table(rows))
+    numbers = {"host": options.host, "seeds": seeds, "budget": budget, "made": provenance(), "rows": rows}
+    write_result(f"search_{options.host}", numbers, text + _table(rows))
 
 
 if __name__ == "__main__":
