@@ -1,5 +1,6 @@
 """A script that runs ShinkaEvolve, with the two lines that put the filter in front of its evaluations."""
 
+import os
 import sys
 
 from gpu_forecasters_shinka import filtered
@@ -9,7 +10,7 @@ from shinka.launch import LocalJobConfig
 
 runner = ShinkaEvolveRunner(
     evo_config=EvolutionConfig(
-        llm_models=["local/recorded-proposer@http://127.0.0.1:8766/v1"],
+        llm_models=[f"local/recorded-proposer@http://127.0.0.1:{os.environ.get('PORT', 8766)}/v1"],
         llm_dynamic_selection=None,
         llm_kwargs={"temperatures": 0.0, "max_tokens": 16384},
         embedding_model=None,

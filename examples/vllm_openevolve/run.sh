@@ -2,7 +2,7 @@
 # A filtered OpenEvolve search on a recorded task, forecast by the model server that the README starts: no GPU needed.
 set -euo pipefail
 cd "$(dirname "$0")"
-python=${PYTHON:-python3}
+python=${PYTHON:-$(command -v ../../.venv/bin/python || echo python3)} # what `make` has set up, else yours
 out=${1:-openevolve_output}
 config=${2:-config.yaml}
 "$python" -c "
