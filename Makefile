@@ -7,21 +7,25 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 MLFLOW_VENV := .venv-mlflow
 MLFLOW_STAMP := $(MLFLOW_VENV)/.installed
+TRAIN_VENV := .venv-train
+TRAIN_STAMP := $(TRAIN_VENV)/.installed
 SMALL_MODEL := build/smollm2-135m-instruct
 # Most tests of whole runs wait for other processes: three at a time suit two cores.
 TEST_PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types benchmarks vllm test-vllm test-gpu test-mlflow test-postgres clean
+.PHONY: help install demo test lint types benchmarks vllm test-slow test-vllm test-gpu test-mlflow test-postgres test-train clean
 
 help:
 	@echo "make demo        a real OpenEvolve search with and without the filter, about 3 minutes"
 	@echo "make test        style, types and all tests"
+	@echo "make test-slow   the long tests, with all of their kills and resumes"
 	@echo "make benchmarks  the figures under benchmarks/results (an hour or more)"
 	@echo "make vllm        a real vLLM server for this processor, and a small model for it (4 GB, 3 minutes)"
 	@echo "make test-vllm   the tests against that server"
 	@echo "make test-gpu    the tests that need an NVIDIA GPU"
 	@echo "make test-mlflow    the tests against MLflow's own server, installed beside everything else (1 GB)"
+	@echo "make test-train     the tests that train a tiny language model, installed beside everything else (2 GB)"
 	@echo "make test-postgres  the tests against a PostgreSQL server of their own; needs its programs"
 
 install: $(STAMP)
@@ -33,7 +37,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 demo: install
-	$(BIN)/gpu-forecasters compare --task cross_entropy --host openevolve --budget 32 --seeds 5 \
+	$(BIN)/gpu-forecasters compare --task cross_entropy --host openevolve --budget 32 --seeds 6 \
 	  --arms baseline,surrogate --out runs/demo
 
 lint: install
@@ -44,18 +48,27 @@ types: install
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -m "not vllm" --numprocesses $(TEST_PROCESSES) --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not vllm" --numprocesses $(TEST_PROCESSES) --dist loadfile
+
+test-slow: install
+	LONG_TESTS=1 $(BIN)/python -m pytest -m slow
 
 benchmarks: install vllm
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.overhead --host shinka --iterations 40
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.settings
 	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.evaluation
+	$(BIN)/python -m benchmarks.screening
+	$(BIN)/python -m benchmarks.screened_search
 	$(BIN)/python -m benchmarks.report_scale
 	$(BIN)/python -m benchmarks.forecasting --client-overhead --vllm
+	$(BIN)/python -m benchmarks.search --host puct --budget 64 --arms baseline,surrogate,random,oracle,paper
 	$(BIN)/python -m benchmarks.search --host openevolve
 	$(BIN)/python -m benchmarks.search --host shinka
+	$(BIN)/python -m benchmarks.leaderboard
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.scale
 
 # torchvision, torchaudio and torchcodec come with vLLM but fail to load beside the CPU build of torch.
 $(VLLM_STAMP): benchmarks/local_vllm/requirements.txt
@@ -77,7 +90,7 @@ test-vllm: install vllm
 	$(BIN)/python -m pytest -m vllm
 
 test-gpu: install
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 # MLflow brings a web server and much else along, at versions of its own choosing.
 $(MLFLOW_STAMP): pyproject.toml
@@ -88,9 +101,18 @@ $(MLFLOW_STAMP): pyproject.toml
 test-mlflow: $(MLFLOW_STAMP)
 	$(MLFLOW_VENV)/bin/python -m pytest -m mlflow tests/tracking
 
+# TRL, transformers and PEFT; nothing else needs them.
+$(TRAIN_STAMP): pyproject.toml
+	test -x $(TRAIN_VENV)/bin/python || $(PYTHON) -m venv $(TRAIN_VENV)
+	$(TRAIN_VENV)/bin/python -m pip install --quiet --editable ".[train,dev]"
+	touch $@
+
+test-train: $(TRAIN_STAMP)
+	$(TRAIN_VENV)/bin/python -m pytest -m train tests/training
+
 test-postgres: install
 	$(BIN)/python -m pip install --quiet "psycopg[binary]>=3.2"
 	$(BIN)/python -m pytest -m postgres tests/contract
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(MLFLOW_VENV) build runs
+	rm -rf $(VENV) $(VLLM_VENV) $(MLFLOW_VENV) $(TRAIN_VENV) build runs

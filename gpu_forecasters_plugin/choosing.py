@@ -97,6 +97,9 @@ class Chooser:
         """The candidates as the policy sees them, by key."""
         incumbent = self._history.incumbent_log2(pool.anchor_speedup)
         context = RankingContext(self._config.seed, number, incumbent)
+        safest = (
+            max((f.p_ok or 0.0 for f in outcomes.values() if isinstance(f, Forecast)), default=0.0) or 1.0
+        )
         members: dict[str, Member] = {}
         for candidate in candidates:
             forecast = outcomes.get(candidate.key)
@@ -104,7 +107,9 @@ class Chooser:
             suspicious = False
             if isinstance(forecast, Forecast):
                 parent = self._history.parent_log2(candidate.parent_key, pool.anchor_speedup)
-                score = self._rule.score(forecast, candidate.key, replace(context, parent_log2=parent))
+                # What it is worth to measure it, failures included; what is believed of its speed stays as it is.
+                lottery = forecast.as_lottery(safest)
+                score = self._rule.score(lottery, candidate.key, replace(context, parent_log2=parent))
                 confidence = forecast.confidence(self._config.deferral.confidence)
                 suspicious = bool(forecast.suspicions)
             members[candidate.key] = Member(candidate.key, score, confidence, suspicious)

@@ -44,13 +44,14 @@ __all__ = [
     "with_option",
 ]
 
-_LANGUAGE_MODELS = ("openai_server", "vllm_local")
-_OF_ONE_LANGUAGE_MODEL = {
-    "base_url": "openai_server",
-    "extra_body": "openai_server",
-    "server_gpus": "openai_server",
-    "lora": "vllm_local",
-    "engine": "vllm_local",
+_LANGUAGE_MODELS = ("openai_server", "vllm_local", "transformers_local")
+_OF_SOME_LANGUAGE_MODELS = {
+    "base_url": ("openai_server",),
+    "extra_body": ("openai_server",),
+    "server_gpus": ("openai_server",),
+    "lora": ("vllm_local", "transformers_local"),
+    "engine": ("vllm_local", "transformers_local"),
+    "static_profile": (*_LANGUAGE_MODELS, "learned"),
 }
 
 
@@ -59,10 +60,12 @@ class ForecasterConfig(LanguageModelSettings):
 
     Attributes:
         kind: ``learned`` (default; trained on this run's measurements, no key, no GPU), ``openai_server`` (a
-            language model behind ``base_url``), ``vllm_local`` (one in this process), ``mixture`` (of
-            ``experts``), ``recalibrated`` (temperature and bin map on top of ``forecaster``), ``climatology``,
-            ``random``, ``replay`` (of ``path``), or a plugin's.
+            language model behind ``base_url``), ``vllm_local`` or ``transformers_local`` (one in this process),
+            ``roofline`` (what the compiler foretells; needs the screen), ``mixture`` (of ``experts``),
+            ``recalibrated`` (temperature and bin map on top of ``forecaster``), ``climatology``, ``random``,
+            ``replay`` (of ``path``), or a plugin's.
         hedge: combine the forecaster with climatology by their log score in this run.
+        learn: tell the forecaster of this run's measurements; without, it forecasts as before the first.
         warm_start: let ``learned`` start from the recorded tasks of other operations.
         experts: for ``mixture``: the forecasters to combine.
         forecaster: for ``recalibrated``: the forecaster whose probabilities are mended by its record in this run.
@@ -73,6 +76,7 @@ class ForecasterConfig(LanguageModelSettings):
 
     kind: ForecasterName = "learned"
     hedge: bool = True
+    learn: bool = True
     warm_start: bool = True
     experts: list[ForecasterConfig] = Field(default_factory=list)
     forecaster: ForecasterConfig | None = None
@@ -98,14 +102,19 @@ class ForecasterConfig(LanguageModelSettings):
         for nested in (*self.experts, *([] if self.forecaster is None else [self.forecaster])):
             yield from nested.members()
 
+    @property
+    def sees_profiles(self) -> bool:
+        """Whether it, or one that it is made of, looks at static profiles."""
+        seeing = _OF_SOME_LANGUAGE_MODELS["static_profile"]
+        return any(m.kind == "roofline" or (m.kind in seeing and m.static_profile) for m in self.members())
+
     @model_validator(mode="after")
     def _language_model_fits_kind(self) -> ForecasterConfig:
         is_language_model = self.kind in _LANGUAGE_MODELS
         for key, field in LanguageModelSettings.model_fields.items():
-            fits = is_language_model and _OF_ONE_LANGUAGE_MODEL.get(key, self.kind) == self.kind
-            if not fits and getattr(self, key) != field.get_default(call_default_factory=True):
-                kinds = _OF_ONE_LANGUAGE_MODEL.get(key) or " or ".join(_LANGUAGE_MODELS)
-                raise ValueError(f"{key} is a setting of kind {kinds}")
+            kinds = _OF_SOME_LANGUAGE_MODELS.get(key, _LANGUAGE_MODELS)
+            if self.kind not in kinds and getattr(self, key) != field.get_default(call_default_factory=True):
+                raise ValueError(f"{key} is a setting of kind {' or '.join(kinds)}")
         if is_language_model and self.model is None:
             raise ValueError(f"model must be set for kind {self.kind!r}")
         if self.kind == "openai_server" and not self.base_url:

@@ -13,6 +13,7 @@
     ├── OutputError            results cannot be written where they are wanted
     ├── FolderInUseError       another run works in the output folder
     ├── ForecasterError        a forecaster cannot be built or broke its contract
+    ├── TrainingError          a model cannot be trained any further, or on these rows; names the knob to turn
     ├── LedgerError            the ledger cannot be opened, written or trusted
     │   ├── LedgerMissingError     there is none, or no run in it: maybe not yet
     │   ├── LedgerIdentityError    it belongs to another task, device, evaluator or bin scheme
@@ -40,6 +41,7 @@ __all__ = [
     "PoolFileError",
     "ProposalError",
     "RowFileError",
+    "TrainingError",
     "UnknownDecisionError",
 ]
 
@@ -102,6 +104,10 @@ class FolderInUseError(GpuForecastersError):
 
 class ForecasterError(GpuForecastersError):
     """A forecaster cannot be built, or answered against its contract."""
+
+
+class TrainingError(GpuForecastersError):
+    """A model cannot be trained any further, or not on these rows."""
 
 
 class LedgerError(GpuForecastersError):

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 
+if TYPE_CHECKING:
+    from gpu_forecasters_plugin.screen.profile import SourceProfile
+
 __all__ = [
     "UNIFORM",
+    "Attempt",
     "ConfidenceKind",
+    "Ending",
     "FailureKind",
     "Forecast",
     "ForecastCost",
@@ -31,6 +36,18 @@ _SUM_TOLERANCE = 1e-6
 
 ConfidenceKind = Literal["max_prob", "neg_entropy", "top2_margin"]
 RiskKind = Literal["wrong_bin", "log2_error"]
+
+
+class Ending(StrEnum):
+    """How a kernel fared that was measured, as far as it says something about the kernel.
+
+    ``invalid``: it did not build, or did not run to its end in time; ``incorrect``: its results, or its time, cannot be
+    true.
+    """
+
+    OK = "ok"
+    INVALID = "invalid"
+    INCORRECT = "incorrect"
 
 
 class FailureKind(StrEnum):
@@ -61,6 +78,11 @@ class Query:
         parent_code: the program that the candidate was derived from, when known.
         shapes: the inputs that the kernel is timed on, in words; empty when not known.
         reference_time_us: measured time of the reference; ``None`` when it has none.
+        profile: what the compiler made of the candidate; ``None`` where nobody compiled it, or nothing came of it.
+        anchor_profile: likewise of the anchor.
+        reference_profile: likewise of the reference.
+        screened: the compiler's verdict on the candidate, ``valid``, ``invalid`` or ``undecided``; ``None`` where it
+            was not asked.
     """
 
     candidate_key: str
@@ -73,6 +95,10 @@ class Query:
     parent_code: str | None = None
     shapes: str = ""
     reference_time_us: float | None = None
+    profile: SourceProfile | None = None
+    anchor_profile: SourceProfile | None = None
+    reference_profile: SourceProfile | None = None
+    screened: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,7 @@ class ForecastCost:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Eight probabilities, from bin 1 (slowest) to bin 8 (fastest).
+    """Eight probabilities, from bin 1 (slowest) to bin 8 (fastest), given that the candidate runs right.
 
     Attributes:
         probabilities: eight numbers in [0, 1] that sum to 1.
@@ -115,6 +141,8 @@ class Forecast:
         suspicions: why it must not be trusted; with any, its candidate is deferred to the GPU whatever its
             confidence.
         disagrees: the model named another bin than the one it gave the largest probability.
+        p_invalid: probability that the candidate does not build or run; ``None`` where nothing is said of it.
+        p_incorrect: probability that it runs, with wrong results; ``None`` together with ``p_invalid``.
     """
 
     probabilities: tuple[float, ...]
@@ -125,6 +153,8 @@ class Forecast:
     covered_mass: float | None = None
     suspicions: tuple[str, ...] = ()
     disagrees: bool = False
+    p_invalid: float | None = None
+    p_incorrect: float | None = None
 
     def __post_init__(self) -> None:
         probabilities = self.probabilities
@@ -136,6 +166,43 @@ class Forecast:
             raise ValueError(f"probabilities sum to 1, got {math.fsum(probabilities)!r}")
         if self.covered_mass is not None and not 0.0 <= self.covered_mass <= 1.0 + _SUM_TOLERANCE:
             raise ValueError(f"a covered mass lies in [0, 1], got {self.covered_mass!r}")
+        if (self.p_invalid is None) != (self.p_incorrect is None):
+            raise ValueError("p_invalid and p_incorrect are given together")
+        if self.p_ok is not None and not (
+            min(self.p_invalid or 0.0, self.p_incorrect or 0.0) >= 0.0 and self.p_ok >= -_SUM_TOLERANCE
+        ):
+            raise ValueError(
+                f"p_invalid and p_incorrect are at least 0 and sum to at most 1, got {self.p_invalid!r} and "
+                f"{self.p_incorrect!r}"
+            )
+
+    @property
+    def p_ok(self) -> float | None:
+        """Probability that the candidate builds, runs and is right; ``None`` where nothing is said of it."""
+        if self.p_invalid is None or self.p_incorrect is None:
+            return None
+        return 1.0 - self.p_invalid - self.p_incorrect
+
+    def as_lottery(self, safest: float = 1.0) -> Forecast:
+        """What measuring the candidate gives, failures included: a failure counts as certainly the slowest bin.
+
+        With probability P(ok) the bins are as forecast; the rest of the mass goes to bin 1. So a rule that is linear in
+        the bins scores P(ok) times value, where value is counted from the slowest bin, and no negative logarithm gains
+        by failing; quantiles and draws are those of the lottery. Without a P(ok), the forecast itself.
+
+        Args:
+            safest: the P(ok) that counts as none to be lost, above 0: where candidates are ranked, the largest among
+                them, so that a risk that all share changes nothing.
+        """
+        if self.p_ok is None:
+            return self
+        ok = min(1.0, max(0.0, self.p_ok / safest))
+        if ok == 1.0:
+            return self
+        slowest, *rest = (ok * p for p in self.probabilities)
+        weights = (slowest + 1.0 - ok, *rest)
+        total = math.fsum(weights)
+        return replace(self, probabilities=tuple(weight / total for weight in weights))
 
     @classmethod
     def from_weights(
@@ -244,6 +311,7 @@ class Observation:
         forecast: the forecast that the decision was based on, if any.
         anchor_speedup: measured speed-up of the kernel that the forecast's bins are relative to.
         sampling_probability: chance with which an ``audit`` row was drawn; ``None`` for other reasons.
+        profile: what the compiler made of it; ``None`` where nobody compiled it, or nothing came of it.
     """
 
     candidate_key: str
@@ -253,6 +321,7 @@ class Observation:
     forecast: Forecast | None = None
     anchor_speedup: float = 1.0
     sampling_probability: float | None = None
+    profile: SourceProfile | None = None
 
     @property
     def log2_speedup(self) -> float:
@@ -263,3 +332,22 @@ class Observation:
     def relative_speedup(self) -> float:
         """Measured speed-up over the anchor of its forecast: the truth that the forecast is scored by."""
         return self.speedup / self.anchor_speedup
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A measurement that has ended, and says whether its candidate runs right.
+
+    Attributes:
+        candidate_key: identity of the candidate.
+        candidate_code: its source text.
+        ending: how it fared.
+        profile: what the compiler made of it; ``None`` where nobody compiled it, or nothing came of it.
+        screened: the compiler's verdict, as in :class:`Query`.
+    """
+
+    candidate_key: str
+    candidate_code: str
+    ending: Ending
+    profile: SourceProfile | None = None
+    screened: str | None = None

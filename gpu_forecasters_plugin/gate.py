@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from gpu_forecasters_plugin.history import Anchor, History
 from gpu_forecasters_plugin.ledger import DecisionDraft, Ledger, PoolDraft, RunIdentity, Worker
 from gpu_forecasters_plugin.observers.observing import build_observers, observe_run
 from gpu_forecasters_plugin.policies import RankingRule, SelectionPolicy
-from gpu_forecasters_plugin.screen.pool_screen import PoolScreen
+from gpu_forecasters_plugin.screen.pool_screen import Screen
 from gpu_forecasters_plugin.screen.verdict import Verdict
 
 __all__ = ["Gate"]
@@ -60,7 +60,7 @@ class Gate:
         run_name: str = "run",
         policy: SelectionPolicy | None = None,
         rule: RankingRule | None = None,
-        screen: PoolScreen | None = None,
+        screen: Screen | None = None,
     ) -> None:
         """Open a gate, and resume the ledger's run of that name if there is one.
 
@@ -103,7 +103,7 @@ class Gate:
         observers = build_observers(self.config)
         # Not before: a plugin that cannot be used leaves no run behind.
         self.resumed = ledger.begin_run(identity, name=run_name, config=_storable(self.config))
-        self._consultant = Consultant(forecaster, reference, self._history, identity, self.config)
+        self._consultant = Consultant(forecaster, reference, self._history, identity, self.config, ledger)
         self._deferring = Deferring(self.config, announced=self.resumed and ledger.was_miscalibrated())
         self._pools = ledger.pools()
         self._observing = observe_run(observers, ledger, resumed=self.resumed)
@@ -223,6 +223,7 @@ class Gate:
         """Decide on one pool; results of earlier ones may come in while the forecaster is asked."""
         with self._lock:
             self._history.refresh()
+            self._consultant.screened(verdicts)
             self._consultant.observe()
             drafts, fresh = self._settle_without_forecast(candidates, verdicts)
             settled = sum(draft.action is Action.MEASURE for draft in drafts.values())
@@ -246,7 +247,7 @@ class Gate:
                 measure_all=measure_all,
             )
             ordered = [drafts[candidate.id] for candidate in candidates]
-            decisions = self._ledger.record_pool(pool, ordered, candidates)
+            decisions = self._ledger.record_pool(pool, ordered, candidates, verdicts)
             self._pools += 1
             self._reserved |= {d.id: d.candidate_key for d in decisions if d.measure}
         return decisions
@@ -332,17 +333,20 @@ class Gate:
             self._reserved.pop(decision_id, None)
             return charged
 
-    def close_interrupted(self) -> int:
+    def close_interrupted(self, spared: Collection[int] = ()) -> int:
         """Close measurements whose process has ended without a result, as ``infrastructure``; they stay paid.
 
         Call it when a run is resumed. What still runs somewhere is left open: its result is on its way.
+
+        Args:
+            spared: decisions whose results are on their way although that process has ended.
 
         Returns:
             How many were closed.
         """
         lost = Measurement(Outcome.INFRASTRUCTURE, error="interrupted before it had a result")
         gone = [c for c in self._ledger.open_charges() if not c.worker.may_be_alive()]
-        return sum(self.tell(charge.decision_id, lost) for charge in gone)
+        return sum(self.tell(c.decision_id, lost) for c in gone if c.decision_id not in spared)
 
     def close_overdue(self, age_s: float) -> int:
         """Close measurements that were charged longer ago than ``age_s`` seconds, as ``timeout``.

@@ -10,7 +10,7 @@ from typing import Literal
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.config import GuardConfig
 from gpu_forecasters_plugin.decision import Measurement, Outcome
-from gpu_forecasters_plugin.forecast import Observation
+from gpu_forecasters_plugin.forecast import Attempt, Observation
 from gpu_forecasters_plugin.ledger import Ledger, Result
 from gpu_forecasters_plugin.policies import trust
 
@@ -19,6 +19,10 @@ __all__ = ["Anchor", "History"]
 
 def _by_pool_and_key(observation: Observation) -> tuple[int, str]:
     return observation.pool_id or 0, observation.candidate_key
+
+
+def _attempt_by_pool_and_key(numbered: tuple[int, Attempt]) -> tuple[int, str]:
+    return numbered[0], numbered[1].candidate_key
 
 
 def _by_speed(observation: Observation) -> tuple[float, str]:
@@ -47,6 +51,7 @@ class History:
         self._results: dict[int, Result] = {}
         self._answers: dict[str, Result] = {}
         self._observations: list[Observation] = []
+        self._attempts: list[tuple[int, Attempt]] = []
         self._pairs: dict[int, dict[int, tuple[float, float]]] = {}
         self.best: Observation | None = None
 
@@ -66,6 +71,8 @@ class History:
                 self._answers[result.candidate_key] = result
 
     def _learn(self, result: Result) -> None:
+        if result.attempt is not None:
+            insort(self._attempts, (result.pool_number, result.attempt), key=_attempt_by_pool_and_key)
         observation = result.observation
         if observation is None:
             return
@@ -76,8 +83,12 @@ class History:
             self._pairs.setdefault(result.pool_number, {})[result.decision_id] = pair
 
     def _withdraw(self, result: Result | None) -> None:
-        """Forget a provisional result, which the next one replaces."""
-        if result is None or result.observation is None:
+        """Forget a result that the next one replaces: a provisional one, or one that came after it was given up."""
+        if result is None:
+            return
+        if result.attempt is not None:
+            self._attempts.remove((result.pool_number, result.attempt))
+        if result.observation is None:
             return
         self._observations.remove(result.observation)
         self._pairs.get(result.pool_number, {}).pop(result.decision_id, None)
@@ -121,6 +132,10 @@ class History:
     def observations(self) -> list[Observation]:
         """Everything a forecaster may learn from, by pool and key: an order that arrival cannot change."""
         return list(self._observations)
+
+    def attempts(self) -> list[Attempt]:
+        """Every measurement that says whether its candidate runs right, in the same order."""
+        return [attempt for _, attempt in self._attempts]
 
     def anchor(self, kind: Literal["reference", "incumbent"]) -> Anchor:
         """The kernel that bins are relative to."""

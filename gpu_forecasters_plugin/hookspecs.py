@@ -182,12 +182,15 @@ class HostFactory(Factory):
     Attributes:
         build: makes one; imports the host's framework.
         side_by_side: its searches may run at once, each in a process of its own that builds the host anew.
+        priced: its measurements cost what :meth:`~gpu_forecasters_plugin.compare.arms.Arm.price` says, not what a
+            clock does, and it keeps the arm's limit of GPU-seconds.
     """
 
     kind: ClassVar[str] = "host"
 
     build: Callable[[], CompareHost]
     side_by_side: bool = False
+    priced: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastOutco
 from gpu_forecasters_plugin.forecasters import ContainedForecaster, warm_start_tasks
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.screen.pool_screen import open_screen
+from gpu_forecasters_plugin.screen.verdict import Verdict
 
 __all__ = ["ADVICE", "Look", "look_at", "read_kernel"]
 
 ADVICE = {
-    FailureKind.TIMEOUT: "raise forecaster.deadline_s, or find out what the endpoint is busy with",
+    FailureKind.TIMEOUT: "raise forecaster.deadline_s, ask for less (readout: logprobs, a smaller max_tokens), or find "
+    "out what the endpoint is busy with",
     FailureKind.RATE_LIMITED: "wait, lower forecaster.concurrency, or raise the limit at the provider",
     FailureKind.UNREACHABLE: "check forecaster.base_url, that the server runs, and the API key's variable",
-    FailureKind.REFUSED: "see what the endpoint says: a wrong key or model name, or a model that declines",
+    FailureKind.REFUSED: "see what the endpoint says: a wrong key, base_url or model name, or a model that declines",
     FailureKind.TRUNCATED: "raise forecaster.max_tokens, or let the model think less",
-    FailureKind.EMPTY: "the model, or the file of recorded forecasts, has no answer for this kernel",
+    FailureKind.EMPTY: "the model, the file of recorded forecasts or the compiler has no answer for this kernel",
     FailureKind.INVALID: "the answer is no forecast: try another readout, or a model that follows a schema",
 }
 """What to do about each kind of failure."""
@@ -109,13 +114,17 @@ class Look:
 def _belief(forecast: Forecast | None) -> dict[str, Any]:
     if forecast is None:
         names = ("probabilities", "predicted_bin", "predicted_name", "expected_speedup", "expected_log2")
-        return dict.fromkeys((*names, "raw_sum", "covered_mass", "disagrees", "components"))
+        risks = ("p_ok", "p_invalid", "p_incorrect")
+        return dict.fromkeys((*names, *risks, "raw_sum", "covered_mass", "disagrees", "components"))
     return {
         "probabilities": list(forecast.probabilities),
         "predicted_bin": forecast.predicted_bin,
         "predicted_name": BINS.labels[forecast.predicted_bin - 1],
         "expected_speedup": 2 ** forecast.expected_log2(),
         "expected_log2": forecast.expected_log2(),
+        "p_ok": forecast.p_ok,
+        "p_invalid": forecast.p_invalid,
+        "p_incorrect": forecast.p_incorrect,
         "raw_sum": forecast.raw_sum,
         "covered_mass": forecast.covered_mass,
         "disagrees": forecast.disagrees,
@@ -157,14 +166,21 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
     """
     task = config.task or task
     forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=task)
+    device = detect_device(config.device).name
+    verdicts = _compiled([reference, candidate], config, device)
+    profile = None if reference.key not in verdicts else verdicts[reference.key].profile
     query = Query(
         candidate.key,
         candidate.code,
         reference.code,
         reference.code,
         task=task,
-        device=detect_device(config.device).name,
+        device=device,
         shapes=config.shapes or "",
+        profile=verdicts[candidate.key].profile if candidate.key in verdicts else None,
+        anchor_profile=profile,
+        reference_profile=profile,
+        screened=verdicts[candidate.key].status.value if candidate.key in verdicts else None,
     )
     try:
         (outcome,) = ContainedForecaster(forecaster).forecast([query])
@@ -182,6 +198,26 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
     )
 
 
+def _compiled(kernels: Sequence[Candidate], config: SurrogateConfig, device: str) -> dict[str, Verdict]:
+    """What the compiler says of each, by key, the reference first; nothing without a task file to run them dry by."""
+    if config.screen.task_file is None:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="gpu-forecasters-") as folder:
+        screen = open_screen(
+            config.screen,
+            kernels[0],
+            device=device,
+            folder=Path(folder),
+            disassemble=config.forecaster.sees_profiles,
+        )
+        if screen is None:
+            return {}
+        try:
+            return screen.verdicts(kernels)
+        finally:
+            screen.close()
+
+
 def _basis(config: ForecasterConfig, task: str) -> str:
     """What a forecaster knows before anything was measured; of one made of others, nothing that is its own."""
     match config.kind:
@@ -191,13 +227,15 @@ def _basis(config: ForecasterConfig, task: str) -> str:
                 f"a warm start from {count} recorded tasks of other operations" if count else "no warm start"
             )
             return f"learned: {start}, and nothing measured yet"
+        case "roofline":
+            return "roofline: what the compiler made of both kernels, and nothing measured yet"
         case "climatology" | "random":
             return f"{config.kind}: nothing of the kernel's text"
         case "replay":
             return f"replay: forecasts recorded in {config.path}"
         case "openai_server":
             return f"{config.model} at {', '.join(config.base_url)}, read out by {config.readout}"
-        case "vllm_local":
+        case "vllm_local" | "transformers_local":
             adapter = "" if config.lora is None else f" with the adapter {config.lora}"
             return f"{config.model}{adapter} in this process, read out by {config.readout}"
         case "mixture" | "recalibrated":

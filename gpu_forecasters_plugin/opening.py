@@ -50,6 +50,20 @@ def evaluator_hash(path: Path, arguments: dict[str, Any] | None, metric: MetricC
     return hashlib.sha256(data + text.encode()).hexdigest()[:32]
 
 
+def _check_profiles(section: SurrogateConfig) -> None:
+    """Refuse a forecaster that could never answer.
+
+    Raises:
+        ConfigError: it goes by static profiles alone, and nobody makes any.
+    """
+    kinds = [member.kind for member in section.forecaster.members()]
+    if "roofline" in kinds and section.screen.policy == "off":
+        raise ConfigError(
+            "surrogate.forecaster: kind 'roofline' goes by what the compiler says: set surrogate.screen.policy to "
+            "skip or defer"
+        )
+
+
 def open_gate(
     section: SurrogateConfig,
     reference: Candidate,
@@ -73,9 +87,10 @@ def open_gate(
 
     Raises:
         LedgerError: the ledger cannot be opened, or belongs to another run.
-        ForecasterError, ConfigError: the forecaster cannot be built.
+        ForecasterError, ConfigError: the forecaster cannot be built, or could never answer.
     """
     device = detect_device(section.device)
+    _check_profiles(section)
     task = section.task or task
     forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=task)
     identity = RunIdentity(
@@ -97,6 +112,7 @@ def open_gate(
         folder=folder,
         evaluator=evaluator_file,
         arguments=evaluator_args,
+        disassemble=section.forecaster.sees_profiles,
     )
     ledger = Ledger(section.ledger or LEDGER_FILE, base=folder)
     run_name = "run" if section.ledger is None else f"{folder.resolve()}"

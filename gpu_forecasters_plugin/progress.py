@@ -17,7 +17,13 @@ _LINE_EVERY_S = 5.0
 class WorkProgress:
     """Counts measurements (or whatever ``unit`` says) towards a total. A context manager; writes to stderr."""
 
-    def __init__(self, total: int, unit: str = "measurements") -> None:
+    def __init__(self, total: int | None, unit: str = "measurements") -> None:
+        """Begin at nothing done.
+
+        Args:
+            total: units that there are to do; ``None`` where something else ends the work.
+            unit: what is counted.
+        """
         self._total = total
         self._unit = unit
         self._done = 0
@@ -31,7 +37,8 @@ class WorkProgress:
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
             )
-            self._bar = Progress(*columns, console=Console(stderr=True))
+            # What is printed meanwhile goes above the bar, unless it goes to a file or a pipe.
+            self._bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=sys.stdout.isatty())
             self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> WorkProgress:
@@ -65,5 +72,10 @@ class WorkProgress:
 
     def _line(self, *, final: bool = False) -> None:
         self._last_line = time.monotonic()
-        text = "done" if final else self._label
-        print(f"{self._done}/{self._total} {self._unit}: {text}", file=sys.stderr, flush=True)
+        total = "" if self._total is None else f"/{self._total}"
+        finished = "done" if self._total is None or self._done >= self._total else "ended"
+        print(
+            f"{self._done}{total} {self._unit}: {finished if final else self._label}",
+            file=sys.stderr,
+            flush=True,
+        )

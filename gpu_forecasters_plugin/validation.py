@@ -39,7 +39,7 @@ _URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 SECRET_WORDS = "password|secret|authorization|bearer|credentials?"
 """What a setting's name ends with, as a pattern, when its value is nobody's business; ``key`` and ``token`` apart."""
 _NAMED_SECRET = re.compile(
-    rf"((?:token|key|{SECRET_WORDS})': )('[^']*'?|\"[^\"]*\"?)",
+    rf"((?:token|key|{SECRET_WORDS})': )('[^']*'?|\"[^\"]*\"?|\[[^\]]*\]?|\{{[^}}]*\}}?|[^,}}\]]+)",
     re.IGNORECASE,
 )
 _URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")

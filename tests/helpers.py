@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,11 @@ def measure_all(gate: Gate, decisions: Sequence[Decision], speedup: float = 1.0)
     for decision in started:
         gate.tell(decision.id, measured(speedup))
     return started
+
+
+def times(few: int, many: int) -> int:
+    """How often a long test repeats what it does: ``few`` times, or ``many`` where ``LONG_TESTS`` is set."""
+    return many if os.environ.get("LONG_TESTS") else few
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:

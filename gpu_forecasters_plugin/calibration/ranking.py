@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_forecasters_plugin.calibration.rows import Array, ForecastRows
 
-__all__ = ["TOP_PERCENT", "RecoveryCurve", "best_of_top", "recovery_curve", "spearman", "top_k"]
+__all__ = ["TOP_PERCENT", "RecoveryCurve", "best_of_top", "ranks", "recovery_curve", "spearman", "top_k"]
 
 TOP_PERCENT = (1, 5, 10, 25, 50)
 """Parts of a task's kernels that are measured, in per cent."""
@@ -19,7 +19,7 @@ _NEGLIGIBLE = 1e-12
 _GRID = np.unique(np.concatenate([np.arange(1, 10) / 100, np.arange(2, 21) / 20]))
 
 
-def _ranks(values: Array) -> Array:
+def ranks(values: Array) -> Array:
     """Ranks from 1; equal values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
@@ -35,7 +35,7 @@ def spearman(one: Array, other: Array) -> float | None:
     """
     if len(one) < 2:
         return None
-    a, b = _ranks(_settled(one)), _ranks(_settled(other))
+    a, b = ranks(_settled(one)), ranks(_settled(other))
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))
     return None if scale == 0 else float(np.clip(a @ b / scale, -1.0, 1.0))

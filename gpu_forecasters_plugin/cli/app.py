@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from typer.core import TyperCommand
 
 from gpu_forecasters_plugin._version import __version__
 from gpu_forecasters_plugin.cli.calibrate import calibrate_command
+from gpu_forecasters_plugin.cli.compare import CompareCommand, compare_command
 from gpu_forecasters_plugin.cli.doctor import doctor_command
 from gpu_forecasters_plugin.cli.evaluate import evaluate_command
 from gpu_forecasters_plugin.cli.forecast import forecast_command
@@ -20,9 +20,10 @@ from gpu_forecasters_plugin.cli.plugins import plugins_command
 from gpu_forecasters_plugin.cli.profile import profile_command
 from gpu_forecasters_plugin.cli.report import report_command
 from gpu_forecasters_plugin.cli.shinka import ShinkaCommand, shinka_command
+from gpu_forecasters_plugin.cli.train import train_app
 from gpu_forecasters_plugin.cli.watch import watch_command
 from gpu_forecasters_plugin.complaints import complain
-from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError, MissingExtraError
+from gpu_forecasters_plugin.errors import GpuForecastersError, MissingExtraError
 
 __all__ = ["app", "main"]
 
@@ -54,6 +55,7 @@ def _top(
 
 
 app.add_typer(ledger_app)
+app.add_typer(train_app)
 app.command(
     "forecast",
     epilog="Example: gpu-forecasters forecast --reference initial_program.py --candidate kernel.py",
@@ -139,62 +141,11 @@ app.command(
 )(shinka_command)
 
 
-@app.command(
+app.command(
     "compare",
+    cls=CompareCommand,
     epilog="Example: gpu-forecasters compare --task rmsnorm --host inprocess --budget 64 --seeds 30 --out cmp",
-)
-def compare_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder for summary.json, curves.png and the runs.")],
-    task: Annotated[str | None, typer.Option("--task", help="Name of a recorded task.")] = None,
-    pool: Annotated[Path | None, typer.Option("--pool", help="A pool file of your own, instead.")] = None,
-    host: Annotated[
-        str, typer.Option("--host", help="openevolve, shinka, inprocess, or a plugin's.")
-    ] = "inprocess",
-    budget: Annotated[int, typer.Option("--budget", help="Measurements of each search.")] = 64,
-    seeds: Annotated[int, typer.Option("--seeds", help="Paired seeds.")] = 10,
-    arms: Annotated[
-        str, typer.Option("--arms", help="Of baseline, surrogate, random, oracle; comma-separated.")
-    ] = "baseline,surrogate,random,oracle",
-    surrogate: Annotated[
-        Path | None, typer.Option("--surrogate", help="YAML with the surrogate: section to compare.")
-    ] = None,
-    measurement_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--measurement-seconds",
-            help="GPU-seconds that a measurement takes in reality; default: the recorded kernel time.",
-        ),
-    ] = None,
-) -> None:
-    """Compare searches with and without the filter at exactly the same number of GPU measurements.
-
-    With surrogate.budget.count_forecasting, every arm gets the same GPU-seconds (surrogate.budget.gpu_seconds)
-    for measuring and forecasting together instead, and --budget is the most that it may measure.
-
-    Ctrl-C ends it with exit code 130, SIGTERM with 143; the searches that had finished are kept, and the same
-    command goes on with the others.
-    """
-    from gpu_forecasters_plugin.cli.interrupts import interruptible
-    from gpu_forecasters_plugin.compare import run_comparison
-    from gpu_forecasters_plugin.compare.output import print_result
-    from gpu_forecasters_plugin.config import SurrogateConfig, load_surrogate_config
-
-    if (task is None) == (pool is None):
-        raise ConfigError("give one of --task and --pool")
-    section = SurrogateConfig() if surrogate is None else load_surrogate_config(surrogate, required=True)
-    names = [name.strip() for name in arms.split(",") if name.strip()]
-    with interruptible("finished searches are kept: start the same command again to go on"):
-        summary = run_comparison(
-            str(task if pool is None else pool.resolve()),
-            host=host,
-            budget=budget,
-            seeds=seeds,
-            arms=names,
-            surrogate=section,
-            out=out,
-            measurement_seconds=measurement_seconds,
-        )
-    print_result(summary, out)
+)(compare_command)
 
 
 def main() -> None:

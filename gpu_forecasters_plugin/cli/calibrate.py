@@ -79,12 +79,10 @@ def _loss(risk: str, bound: float | None) -> ForecastLoss:
 
 def _show(found: Calibration) -> None:
     """A row per threshold, and the verdict where there is one."""
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
 
     from gpu_forecasters_plugin.printable import printable
+    from gpu_forecasters_plugin.terminal import table_console
 
     title = f"{printable(found.run)}: {found.n} rows drawn at random; risk: {found.loss}"
     table = Table(title=title, title_justify="left", pad_edge=False)
@@ -106,7 +104,7 @@ def _show(found: Calibration) -> None:
             f"{row.upper_bound:.2f}",
             "yes" if row.certified else "no",
         )
-    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
+    console = table_console()
     console.print(table)
     notes = f"left out: {found.failures} that failed, {found.without_forecast} without a forecast"
     if found.under_way:

@@ -67,7 +67,8 @@ def _print(results: Sequence[CheckResult]) -> None:
     table.add_column("status", no_wrap=True)
     table.add_column("seen, and what to do", overflow="fold")
     for result in results:
-        seen = Text(printable(": ".join(part for part in (result.subject, result.seen) if part)))
+        says_itself = not result.subject or result.subject in result.seen
+        seen = Text(printable(result.seen if says_itself else f"{result.subject}: {result.seen}"))
         if result.advice:
             seen.append(f"\n-> {printable(result.advice)}", style="bold")
         table.add_row(Text(result.name), Text(str(result.status), style=_STYLES[result.status]), seen)

@@ -105,10 +105,16 @@ def _recorded(ledger: str, run: str | None, scoring: Scoring, out: Path) -> Mapp
 
 
 def _kernels(pairs: Path | None, ledger: str | None, repeats: Path | None) -> list[Pair]:
-    from gpu_forecasters_plugin.evaluation.pairs import ledger_pairs, read_pairs, with_repeats
+    from gpu_forecasters_plugin.evaluation.pairs import (
+        ledger_pairs,
+        read_pairs,
+        with_recorded_verdicts,
+        with_repeats,
+    )
     from gpu_forecasters_plugin.ledger.locating import named_ledger
 
     kernels = read_pairs(pairs) if pairs is not None else ledger_pairs(str(named_ledger(ledger or "")))
+    kernels = with_recorded_verdicts(kernels)
     return kernels if repeats is None else with_repeats(kernels, read_pairs(repeats))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +51,8 @@ def forecast_command(
     task = printable(reference.resolve().parent.name)
     if out is not None:
         prepare_folder(out)  # before the forecast is paid for
-    with interruptible("nothing was written"):
+    # What a forecaster prints is no part of the answer.
+    with interruptible("nothing was written"), redirect_stdout(sys.stderr):
         look = look_at(*kernels, section, task)
     summary = {"reference": str(reference), "candidate": str(candidate)} | look.summary()
     if out is not None:

@@ -76,6 +76,11 @@ def _findings(look: Look, forecast: Forecast) -> list[str]:
         f"expected    {2 ** forecast.expected_log2():.3g}x",
         f"deferred    {'no' if reason is None else f'yes, to the GPU: {reason}'}",
     ]
+    if forecast.p_ok is not None:
+        lines.append(
+            f"runs right  {forecast.p_ok:.0%}; does not build or run {forecast.p_invalid or 0.0:.0%}, "
+            f"wrong results {forecast.p_incorrect or 0.0:.0%}"
+        )
     if forecast.covered_mass is not None:
         lines.append(f"labels      have {forecast.covered_mass:.1%} of the model's probability")
     if forecast.disagrees:

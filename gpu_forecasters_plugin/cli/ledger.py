@@ -35,12 +35,14 @@ def _others(ledger: LedgerReader, name: str | None) -> str | None:
     return f"the latest of {len(names)} runs; --run shows another: {', '.join(names)}"
 
 
-def _write_decisions(path: Path, decisions: list[dict[str, Any]]) -> None:
-    from gpu_forecasters_plugin.files import write_atomically
+def _write_decisions(path: Path, ledger: LedgerReader) -> None:
+    from gpu_forecasters_plugin.files import atomic_file
     from gpu_forecasters_plugin.ledger.summary import expected_speedup
 
-    rows = (decision | {"expected_speedup": expected_speedup(decision)} for decision in decisions)
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with atomic_file(path) as file:
+        for decision in ledger.each_decision():
+            row = decision | {"expected_speedup": expected_speedup(decision)}
+            file.write(json.dumps(row).encode() + b"\n")
 
 
 @ledger_app.command("show", epilog="Example: gpu-forecasters ledger show openevolve_output --limit 10")
@@ -76,11 +78,11 @@ def show_command(
     opened = open_named(ledger, run)
     if out is not None:
         prepare_folder(out, ("summary.json", "decisions.jsonl"))
-    summary, decisions = summarise(opened), opened.decisions()
-    print_run(summary, decisions[len(decisions) - min(limit, len(decisions)) :], _others(opened, run))
+    summary = summarise(opened)
+    print_run(summary, opened.decisions(last=limit), _others(opened, run))
     if out is not None:
         write_json(out / "summary.json", summary)
-        _write_decisions(out / "decisions.jsonl", decisions)
+        _write_decisions(out / "decisions.jsonl", opened)
         typer.echo(f"written: {out / 'summary.json'}, {out / 'decisions.jsonl'}")
 
 
@@ -127,8 +129,10 @@ def export_command(
     from gpu_forecasters_plugin.ledger.locating import named_ledger
     from gpu_forecasters_plugin.ledger.read_only import open_to_read
     from gpu_forecasters_plugin.ledger.row_files import write_rows
+    from gpu_forecasters_plugin.ledger.soundness import check_runs
 
     engine = open_to_read(named_ledger(ledger))
+    check_runs(engine)
     count = write_rows(out, export_rows(engine))
     typer.echo(f"{count} rows written to {out}")
     left_out = rows_without_reference(engine)

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_forecasters_plugin.errors import ConfigError, LedgerMissingError
 from gpu_forecasters_plugin.ledger import LedgerReader
 from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE, ledgers_below, named_ledger
+from gpu_forecasters_plugin.ledger.soundness import check_run
 
 __all__ = ["choose_run", "open_named", "runs_below"]
 
@@ -30,17 +31,19 @@ def open_named(target: str, run: str | None) -> LedgerReader:
     """The ledger that a user names, following the run that is meant: the named one, else the latest.
 
     Args:
-        target: a run's folder, a ledger file or a database URL; or, with ``run``, a folder of many runs.
+        target: a run's folder, a ledger file or a database URL; or the folder of many runs.
         run: name of a run in a shared ledger, or the folder of one below a folder of many.
 
     Raises:
-        ConfigError: there is no run of that name; names those there are.
+        ConfigError: there is no run of that name, or there are several and none is named; names those there are.
         LedgerError: there is no ledger, or it holds no run, or it cannot be read.
     """
-    below = runs_below(target) if run is not None else {}
-    if run is None or not below:
+    below = runs_below(target)
+    if not below:
         return choose_run(LedgerReader(named_ledger(target)), run)
-    meant = [path for name, path in below.items() if run == name or run in Path(name).parts]
+    meant = [path for name, path in below.items() if run in (None, name, *Path(name).parts)]
+    if run is None and len(meant) > 1:
+        raise ConfigError(f"{target} holds several runs: say --run; {_listed(below)}")
     if len(meant) != 1:
         raise ConfigError(
             f"{'no' if not meant else 'more than one'} run {run!r} below {target}; {_listed(below)}"
@@ -49,7 +52,12 @@ def open_named(target: str, run: str | None) -> LedgerReader:
 
 
 def choose_run(ledger: LedgerReader, name: str | None) -> LedgerReader:
-    """Point a ledger at its run of that name, or at the latest."""
+    """Point a ledger at its run of that name, or at the latest.
+
+    Raises:
+        ConfigError: there is no run of that name.
+        LedgerError: there is no run, or numbers of it cannot be.
+    """
     names = {row["name"]: row["id"] for row in ledger.runs()}
     if not names:
         imported = ledger.imported_rows()
@@ -59,6 +67,8 @@ def choose_run(ledger: LedgerReader, name: str | None) -> LedgerReader:
     if chosen not in names:
         raise ConfigError(f"no run {chosen!r} in ledger {ledger.url}; {_listed(names)}")
     ledger.follow_run(names[chosen])
+    with ledger.connection() as connection:
+        check_run(connection, ledger.run())
     return ledger
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.ledger.summary import expected_speedup, summary_lines
 from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.terminal import table_console
 
 __all__ = ["print_run", "print_runs"]
 
@@ -31,7 +30,7 @@ def print_run(summary: Row, decisions: Sequence[Row], note: str | None = None) -
         decisions: those to list, oldest first.
         note: what to say about other runs of the ledger.
     """
-    console = _console()
+    console = table_console()
     heading = f"run {summary['run']!r}: task {summary['task'] or '-'}, device {summary['device'] or '-'}"
     for line in (heading, f"ledger {summary['ledger']}", note, *summary_lines(summary), _seconds(summary)):
         if line is not None:
@@ -57,7 +56,7 @@ def print_runs(folder: str, summaries: Mapping[str, Row]) -> None:
             str(summary["candidates_considered"]),
             "-" if best is None else f"{best:.3f}x",
         )
-    console = _console()
+    console = table_console()
     console.print(table)
     console.print(
         printable(f"one of them: gpu-forecasters ledger show {folder} --run {next(iter(summaries), 'NAME')}"),
@@ -67,11 +66,6 @@ def print_runs(folder: str, summaries: Mapping[str, Row]) -> None:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_TASK else f"{text[: _LONGEST_TASK - 3]}..."
-
-
-def _console() -> Console:
-    # A pipe has no width: wide enough that no cell is folded.
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
 
 
 def _meaning(anchor: str | None) -> str:
@@ -117,7 +111,7 @@ def _best_table(best: Sequence[Row]) -> Table:
             "-" if row["time_us"] is None else f"{row['time_us']:.4g} us",
             row["reason"],
             row["candidate_key"][:_KEY_DIGITS],
-            datetime.fromtimestamp(row["finished_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            datetime.fromtimestamp(row["finished_at"]).astimezone().strftime("%m-%d %H:%M:%S"),
         )
     return table
 
@@ -160,4 +154,6 @@ def _decision_table(decisions: Sequence[Row], total: int) -> Table:
 def _measured(row: Row) -> str:
     if row["outcome"] == Outcome.OK:
         return f"{row['speedup']:.2f}x"
+    if row["outcome"] is None and row["screen_fault"] is not None:
+        return f"cannot run: {row['screen_fault']}"
     return row["outcome"] or "-"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ __all__ = ["report_command"]
 _SUMMARY = "summary.json"
 _LONG = 50_000
 """From so many measurements on, reading them takes long enough to show how far it is."""
-_OF_SURROGATE = re.compile(r"surrogate-\d+")
+_OF_SURROGATE = re.compile(r"surrogate-(\d+)")
 """Folder of a search of the surrogate arm in a comparison's."""
 
 
@@ -62,7 +62,8 @@ def _page(target: str, run: str | None) -> Page:
 
     folder = Path(target)
     if run is None and (folder / _SUMMARY).is_file() and not (folder / LEDGER_FILE).exists():
-        return comparison_page(load_comparison(folder / _SUMMARY), _searches(runs_below(target)))
+        comparison = load_comparison(folder / _SUMMARY)
+        return comparison_page(comparison, _searches(runs_below(target), comparison.seeds))
     below = runs_below(target) if run is None else {}
     if below:
         raise ConfigError(
@@ -78,16 +79,20 @@ def _page(target: str, run: str | None) -> Page:
             return run_page(facts)
 
 
-def _searches(below: Mapping[str, Path]) -> list[RunFacts]:
-    """The surrogate arm's searches, as far as there are ledgers of them."""
+def _searches(below: Mapping[str, Path], seeds: Sequence[int]) -> list[RunFacts]:
+    """The surrogate arm's searches with these seeds, as far as there are ledgers of them."""
     from gpu_forecasters_plugin.cli.ledger_choice import choose_run
     from gpu_forecasters_plugin.ledger import LedgerReader
     from gpu_forecasters_plugin.report import gather
 
+    of_seed = {
+        int(match[1]): path
+        for name, path in below.items()
+        for part in Path(name).parts
+        if (match := _OF_SURROGATE.fullmatch(part))
+    }
     found = []
-    for name, path in below.items():
-        search = next((part for part in Path(name).parts if _OF_SURROGATE.fullmatch(part)), None)
-        if search is not None:
-            with closing(choose_run(LedgerReader(path), None)) as ledger:
-                found.append(gather(ledger, search))
+    for seed in (seed for seed in seeds if seed in of_seed):
+        with closing(choose_run(LedgerReader(of_seed[seed]), None)) as ledger:
+            found.append(gather(ledger, f"surrogate-{seed}"))
     return found

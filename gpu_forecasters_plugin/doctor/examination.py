@@ -15,6 +15,7 @@ from gpu_forecasters_plugin.config import ForecasterConfig, SurrogateConfig, loa
 from gpu_forecasters_plugin.doctor._base import CheckResult, Status, bounded
 from gpu_forecasters_plugin.doctor.endpoint import EndpointProbe
 from gpu_forecasters_plugin.doctor.forecasters import (
+    LOCAL_PACKAGES,
     check_forecaster,
     check_hardware,
     check_local_model,
@@ -67,7 +68,7 @@ def examine(config: Path | None, *, deadline_s: float) -> list[CheckResult]:
     results.append(bounded("ledger", partial(check_ledger, section), deadline_s))
     if section.screen.policy != "off":
         results.append(bounded("screen", partial(check_screen, section, config, deadline_s), deadline_s))
-    models = [m for m in section.forecaster.members() if m.kind in ("openai_server", "vllm_local")]
+    models = [m for m in section.forecaster.members() if m.kind in ("openai_server", *LOCAL_PACKAGES)]
     if models:
         results.append(bounded("hardware facts", partial(check_hardware, section), deadline_s))
     for settings in models:
@@ -93,7 +94,7 @@ def _read_config(path: Path | None) -> tuple[CheckResult, SurrogateConfig | None
 
 def _examine_language_model(settings: ForecasterConfig, deadline_s: float) -> list[CheckResult]:
     """The checks of one language model; its endpoints at the same time, each one's checks in turn."""
-    if settings.kind == "vllm_local":
+    if settings.kind in LOCAL_PACKAGES:
         return [bounded("local model", partial(check_local_model, settings), deadline_s)]
     try:
         import_openai()

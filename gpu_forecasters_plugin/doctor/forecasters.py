@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.config import ForecasterConfig, SurrogateConfig
-from gpu_forecasters_plugin.device import detect_device
+from gpu_forecasters_plugin.device import UNKNOWN_DEVICE, detect_device
 from gpu_forecasters_plugin.doctor._base import CheckResult, Status
 from gpu_forecasters_plugin.doctor.samples import SAMPLE_TASK, sample_kernels
 from gpu_forecasters_plugin.errors import ConfigError, ForecasterError, MissingExtraError
@@ -15,13 +15,19 @@ from gpu_forecasters_plugin.forecast import FailureKind, ForecastFailure
 from gpu_forecasters_plugin.forecasters.language_model.hardware import hardware_facts
 from gpu_forecasters_plugin.look import ADVICE, look_at
 
-__all__ = ["check_forecaster", "check_hardware", "check_local_model"]
+__all__ = ["LOCAL_PACKAGES", "check_forecaster", "check_hardware", "check_local_model"]
+
+LOCAL_PACKAGES = {"vllm_local": ("vllm", "vllm"), "transformers_local": ("transformers", "train")}
+"""What a language model in this process needs, and the extra that brings it."""
 
 
 def check_hardware(config: SurrogateConfig) -> CheckResult:
     """Whether a prompt can say more of the GPU than its name."""
     name, device = "hardware facts", detect_device(config.device).name
     facts = hardware_facts(device)
+    if device == UNKNOWN_DEVICE:
+        advice = "write the usual name of the GPU that measures: surrogate.device: H100"
+        return CheckResult(name, Status.WARN, "prompts say nothing of the hardware: no GPU is known", advice)
     if facts is None:
         advice = "prompts hold the name alone; where it is a known GPU, write its usual name: surrogate.device: H100"
         return CheckResult(name, Status.WARN, f"nothing is known of {device!r}", advice)
@@ -32,9 +38,10 @@ def check_hardware(config: SurrogateConfig) -> CheckResult:
 def check_local_model(settings: ForecasterConfig) -> CheckResult:
     """Whether there is something to load; loading it takes minutes and is left to a run."""
     name = "local model"
-    if find_spec("vllm") is None:
-        advice = "pip install 'gpu-forecasters-plugin[vllm]'"
-        return CheckResult(name, Status.FAIL, "vLLM is not installed", advice)
+    package, extra = LOCAL_PACKAGES[settings.kind]
+    if find_spec(package) is None:
+        advice = f"pip install 'gpu-forecasters-plugin[{extra}]'"
+        return CheckResult(name, Status.FAIL, f"{package} is not installed", advice)
     if settings.lora is not None and not (Path(settings.lora) / "adapter_config.json").exists():
         return CheckResult(name, Status.FAIL, f"no LoRA adapter in {settings.lora}", "set forecaster.lora")
     if Path(settings.model or "").is_dir():

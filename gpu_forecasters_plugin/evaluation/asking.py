@@ -15,6 +15,7 @@ from gpu_forecasters_plugin.errors import ForecasterError
 from gpu_forecasters_plugin.evaluation.kept import KeptForecasts
 from gpu_forecasters_plugin.evaluation.pairs import Pair
 from gpu_forecasters_plugin.forecast import (
+    Attempt,
     FailureKind,
     Forecast,
     ForecastFailure,
@@ -26,6 +27,7 @@ from gpu_forecasters_plugin.forecasters import ContainedForecaster, WarmStartTas
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.printable import printable
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.screen.profile import SourceProfile
 
 __all__ = ["Answers", "Protocol", "ask_about"]
 
@@ -65,7 +67,8 @@ class Answers:
     """What was forecast.
 
     Attributes:
-        outcomes: by id of the pair; failed kernels, and those that were learned from, are not among them.
+        outcomes: by id of the pair; those that were learned from are not among them, and failed kernels only where the
+            forecaster foresees failure.
         learned_from: kernels that were learned from, failed ones included.
     """
 
@@ -141,8 +144,8 @@ class _Asking:
 
     def _ask_run(self, task: str, run: list[Pair]) -> None:
         first, rest = run[: self._protocol.within_run], run[self._protocol.within_run :]
-        scored = [pair for pair in rest if pair.speedup is not None]
         forecaster = self._forecaster_for(task)
+        scored = [p for p in rest if p.speedup is not None or (forecaster.foresees_failure and p.ending)]
         observations: list[Observation] = []
         for number, pool in enumerate(_batches([p for p in first if p.speedup is not None], _POOL)):
             forecaster.observe(observations)
@@ -150,6 +153,7 @@ class _Asking:
             observations += [
                 _observed(pair, answer, number) for pair, answer in zip(pool, answers, strict=True)
             ]
+        forecaster.observe_attempts([attempt for pair in first if (attempt := _attempt(pair)) is not None])
         forecaster.observe(observations)
         for batch in _batches(scored, _BATCH):
             for pair, answer in zip(batch, self._answers(forecaster, batch), strict=True):
@@ -214,10 +218,16 @@ def _training(runs: dict[str, dict[tuple[str, str], list[Pair]]]) -> Iterator[Wa
     """What each run teaches about other tasks."""
     for task, kernels in runs.items():
         for (reference, _), run in kernels.items():
-            measured = [(pair.candidate_code, pair.speedup) for pair in run if pair.speedup is not None]
+            measured = [
+                (pair.candidate_code, math.log2(pair.speedup), _profile(pair))
+                for pair in run
+                if pair.speedup is not None
+            ]
             if len(measured) >= _FEWEST_ROWS:
-                codes, speedups = zip(*measured, strict=True)
-                yield WarmStartTask(task, reference, codes, tuple(map(math.log2, speedups)))
+                attempts = tuple(attempt for pair in run if (attempt := _attempt(pair)) is not None)
+                profile = next((p.reference_profile for p in run if p.reference_profile is not None), None)
+                codes, speedups, profiles = zip(*measured, strict=True)
+                yield WarmStartTask(task, reference, codes, speedups, profiles, profile, attempts)
 
 
 def _batches(pairs: Sequence[Pair], size: int) -> Iterator[list[Pair]]:
@@ -235,10 +245,30 @@ def _query(pair: Pair, shapes: str) -> Query:
         task=pair.task,
         device=pair.device,
         shapes=shapes,
+        profile=_profile(pair),
+        anchor_profile=pair.reference_profile,
+        reference_profile=pair.reference_profile,
+        screened=_screened(pair),
     )
+
+
+def _profile(pair: Pair) -> SourceProfile | None:
+    return None if pair.verdict is None else pair.verdict.profile
+
+
+def _screened(pair: Pair) -> str | None:
+    return None if pair.verdict is None else pair.verdict.status.value
+
+
+def _attempt(pair: Pair) -> Attempt | None:
+    if pair.ending is None:
+        return None
+    return Attempt(pair.candidate_key, pair.candidate_code, pair.ending, _profile(pair), _screened(pair))
 
 
 def _observed(pair: Pair, answer: ForecastOutcome, number: int) -> Observation:
     assert pair.speedup is not None
     forecast = answer if isinstance(answer, Forecast) else None
-    return Observation(pair.candidate_key, pair.candidate_code, pair.speedup, number, forecast)
+    return Observation(
+        pair.candidate_key, pair.candidate_code, pair.speedup, number, forecast, profile=_profile(pair)
+    )

@@ -106,6 +106,8 @@ def _forecast(row: Mapping[str, Any]) -> ForecastOutcome:
         row["covered_mass"],
         tuple(row["suspicions"]),
         row["disagrees"],
+        row["p_invalid"],
+        row["p_incorrect"],
     )
 
 

@@ -11,12 +11,18 @@ from statistics import fmean
 
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.errors import RowFileError
+from gpu_forecasters_plugin.forecast import Ending
 from gpu_forecasters_plugin.ledger.exchange import PairRow, check_row, export_rows
 from gpu_forecasters_plugin.ledger.published import from_pairs
 from gpu_forecasters_plugin.ledger.read_only import open_to_read
+from gpu_forecasters_plugin.ledger.results import ENDINGS
 from gpu_forecasters_plugin.ledger.row_files import read_rows
+from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.profiles import verdicts_by_key
+from gpu_forecasters_plugin.screen.profile import SourceProfile
+from gpu_forecasters_plugin.screen.verdict import Verdict
 
-__all__ = ["Pair", "distinct_pairs", "ledger_pairs", "read_pairs", "with_repeats"]
+__all__ = ["Pair", "distinct_pairs", "ledger_pairs", "read_pairs", "with_recorded_verdicts", "with_repeats"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,9 @@ class Pair:
         candidate_key: identity of its source.
         speedup: measured, above 1 is faster; the geometric mean of several measurements; ``None`` if it failed.
         repeats: all measured speed-ups.
+        ending: how it fared; ``None`` where its outcome says something about the machine alone.
+        verdict: what the compiler said of it; ``None`` where nobody asked.
+        reference_profile: static profile of the reference, likewise.
     """
 
     id: str
@@ -42,6 +51,9 @@ class Pair:
     candidate_key: str
     speedup: float | None
     repeats: tuple[float, ...] = ()
+    ending: Ending | None = None
+    verdict: Verdict | None = None
+    reference_profile: SourceProfile | None = None
 
 
 def distinct_pairs(rows: Iterable[PairRow]) -> list[Pair]:
@@ -110,6 +122,30 @@ def with_repeats(pairs: Sequence[Pair], others: Iterable[Pair]) -> list[Pair]:
     return [replace(pair, repeats=pair.repeats + again.get(pair.id, ())) for pair in pairs]
 
 
+def with_recorded_verdicts(pairs: Sequence[Pair]) -> list[Pair]:
+    """Add what the compiler said of kernels that are of a recorded task, so that nobody has to compile them again."""
+    found: list[Pair] = []
+    known: dict[str, tuple[dict[str, Verdict], SourceProfile | None] | None] = {}
+    for pair in pairs:
+        if pair.reference_code not in known:
+            known[pair.reference_code] = _recorded_verdicts(source_key(pair.reference_code))
+        verdicts, reference = known[pair.reference_code] or ({}, None)
+        verdict = verdicts.get(pair.candidate_key)
+        found.append(replace(pair, verdict=verdict, reference_profile=reference) if verdict else pair)
+    return found
+
+
+def _recorded_verdicts(reference_key: str) -> tuple[dict[str, Verdict], SourceProfile | None] | None:
+    """Verdicts of the recorded task with that reference, and the reference's profile."""
+    for name in recorded_task_names():
+        pool = load_task(name)
+        if pool.reference.key == reference_key:
+            verdicts = verdicts_by_key(pool)
+            reference = verdicts.get(reference_key)
+            return verdicts, None if reference is None else reference.profile
+    return None
+
+
 def _name(row: PairRow) -> str:
     parts = (row.task, row.hardware, source_key(row.reference_code), source_key(row.candidate_code))
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
@@ -126,4 +162,5 @@ def _pair(name: str, row: PairRow, speedups: Sequence[float]) -> Pair:
         source_key(row.candidate_code),
         middle if middle is not None else speedups[0] if speedups else None,
         tuple(speedups),
+        Ending.OK if speedups else ENDINGS.get(row.outcome),
     )

@@ -10,13 +10,16 @@ import numpy as np
 from gpu_forecasters_plugin.bins import BinScheme
 from gpu_forecasters_plugin.calibration.rows import ForecastRows
 from gpu_forecasters_plugin.decision import Outcome, Reason
+from gpu_forecasters_plugin.forecast import Ending
 from gpu_forecasters_plugin.ledger import LedgerReader
 from gpu_forecasters_plugin.ledger.reading import (
     MEASURED_REASONS,
+    foreseen_risks,
     measured_rows,
     repeated_speedups,
     snapshot,
 )
+from gpu_forecasters_plugin.ledger.results import ENDINGS
 from gpu_forecasters_plugin.ledger.totals import outcome_costs
 
 __all__ = ["RecordedForecasts", "recorded_forecasts"]
@@ -36,6 +39,7 @@ class RecordedForecasts:
             for looking promising says little about all the others.
         failed: measurements that did not end ``ok``.
         repeats: speed-ups of kernels that were measured more than once.
+        foreseen: P(ok), and whether it ran right, of every measured kernel with a forecast that says so.
     """
 
     task: str
@@ -44,6 +48,7 @@ class RecordedForecasts:
     drawn: ForecastRows
     failed: int
     repeats: Sequence[Sequence[float]]
+    foreseen: Sequence[tuple[float, bool]] = ()
 
 
 def recorded_forecasts(ledger: LedgerReader, bins: BinScheme) -> RecordedForecasts:
@@ -59,6 +64,11 @@ def recorded_forecasts(ledger: LedgerReader, bins: BinScheme) -> RecordedForecas
             int(row["count"]) for row in outcome_costs(run) if row["outcome"] not in (None, Outcome.OK.value)
         )
         repeats = repeated_speedups(run, _KERNELS_FOR_NOISE)
+        foreseen = [
+            (1.0 - invalid - incorrect, ENDINGS[outcome] is Ending.OK)
+            for invalid, incorrect, outcome in foreseen_risks(run)
+            if outcome in ENDINGS
+        ]
         task, forecaster = str(run.run["task"]), str(run.run["forecaster"])
     unknown = np.isnan(measured.probabilities[:, 0])
     # Of programs that the search starts from nobody asks.
@@ -72,4 +82,4 @@ def recorded_forecasts(ledger: LedgerReader, bins: BinScheme) -> RecordedForecas
     chance = measured.sampling_probability[asked]
     lots = ~np.isnan(chance)
     drawn = rows.take(lots).weighted(1.0 / chance[lots])
-    return RecordedForecasts(task, forecaster, rows, drawn, failed, repeats)
+    return RecordedForecasts(task, forecaster, rows, drawn, failed, repeats, foreseen)

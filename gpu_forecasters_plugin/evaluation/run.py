@@ -21,7 +21,7 @@ from gpu_forecasters_plugin.evaluation.summary import Evaluated, Intervals, summ
 from gpu_forecasters_plugin.evaluation.tables import report_text
 from gpu_forecasters_plugin.files import prepare_folder, write_atomically, write_json
 from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
-from gpu_forecasters_plugin.forecast import Forecast, ForecastCost, ForecastFailure
+from gpu_forecasters_plugin.forecast import Ending, Forecast, ForecastCost, ForecastFailure
 from gpu_forecasters_plugin.ledger import LedgerReader
 from gpu_forecasters_plugin.progress import WorkProgress
 
@@ -119,20 +119,20 @@ def evaluate_ledger(ledger: LedgerReader, scoring: Scoring, out: Path) -> dict[s
     """
     prepare_folder(out, OUTPUT_FILES)
     found = recorded_forecasts(ledger, scoring.bins)
-    everything = Evaluated(found.rows, found.failed, found.repeats, scoring.spread)
+    everything = Evaluated(found.rows, found.failed, found.repeats, scoring.spread, found.foreseen)
     summary = summarise(everything, scoring.intervals)
     summary["forecaster"] = found.forecaster
     summary["task"] = found.task
     summary["protocol"] = {"training": "Forecasts as the run made them, before each measurement"}
     summary["tasks"] = {}
-    drawn = replace(everything, rows=found.drawn, failed=0)
+    drawn = replace(everything, rows=found.drawn, failed=0, foreseen=())
     summary["drawn_at_random"] = summarise(drawn, scoring.intervals) if len(found.drawn) else None
     _write(summary, found.rows, out)
     return summary
 
 
 def _evaluated(pairs: Sequence[Pair], answers: Answers, scoring: Scoring) -> Evaluated:
-    scored = [pair for pair in pairs if pair.id in answers.outcomes]
+    scored = [pair for pair in pairs if pair.id in answers.outcomes and pair.speedup is not None]
     forecasts = [answers.outcomes[pair.id] for pair in scored]
     rows = ForecastRows.of(
         [f.probabilities if isinstance(f, Forecast) else None for f in forecasts],
@@ -141,7 +141,14 @@ def _evaluated(pairs: Sequence[Pair], answers: Answers, scoring: Scoring) -> Eva
         tasks=[pair.task for pair in scored],
     )
     failed = sum(pair.speedup is None for pair in pairs)
-    return Evaluated(rows, failed, [pair.repeats for pair in scored], scoring.spread)
+    foreseen = [
+        (outcome.p_ok, pair.ending is Ending.OK)
+        for pair in pairs
+        if isinstance(outcome := answers.outcomes.get(pair.id), Forecast)
+        and outcome.p_ok is not None
+        and pair.ending is not None
+    ]
+    return Evaluated(rows, failed, [pair.repeats for pair in scored], scoring.spread, foreseen)
 
 
 def _write(summary: Mapping[str, Any], rows: ForecastRows, out: Path) -> None:
@@ -157,7 +164,8 @@ def _identity(pairs: Sequence[Pair], protocol: Protocol) -> str:
     """Hash of all that a forecast depends on."""
     config = _without(protocol.config.model_dump(mode="json"), _INDIFFERENT)
     rest = (protocol.seed, protocol.shapes, protocol.within_run, protocol.shuffle, __version__)
-    document = json.dumps([config, rest, [(pair.id, pair.speedup) for pair in pairs]], sort_keys=True)
+    kernels = [(p.id, p.speedup, None if p.verdict is None else p.verdict.status) for p in pairs]
+    document = json.dumps([config, rest, kernels], sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()[:32]
 
 

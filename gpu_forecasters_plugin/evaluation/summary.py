@@ -12,6 +12,7 @@ from gpu_forecasters_plugin.bins import SCHEMES
 from gpu_forecasters_plugin.calibration.bootstrap import bootstrap
 from gpu_forecasters_plugin.calibration.ceiling import NoiseCeiling, noise_ceiling, spread_ceiling
 from gpu_forecasters_plugin.calibration.discovery import discoveries
+from gpu_forecasters_plugin.calibration.foresight import foresight
 from gpu_forecasters_plugin.calibration.measures import confusion, measure, measure_softly
 from gpu_forecasters_plugin.calibration.reliability import confidence_groups, reliability_buckets
 from gpu_forecasters_plugin.calibration.rows import ForecastRows
@@ -32,12 +33,14 @@ class Evaluated:
         failed: kernels without a time: no bin, no score.
         repeats: speed-ups of kernels measured more than once.
         spread: relative standard deviation of one measurement, where it is known but nothing was repeated.
+        foreseen: P(ok) and whether it ran right, of every measured kernel with a forecast that says so.
     """
 
     rows: ForecastRows
     failed: int = 0
     repeats: Sequence[Sequence[float]] = ()
     spread: float | None = None
+    foreseen: Sequence[tuple[float, bool]] = ()
 
     def noise(self) -> NoiseCeiling | None:
         """What repeated measurements, or else the spread, allow."""
@@ -67,6 +70,8 @@ def summarise(evaluated: Evaluated, intervals: Intervals) -> dict[str, Any]:
     rows, noise = evaluated.rows, evaluated.noise()
     found: dict[str, Any] = asdict(measure(rows))
     found["failed"] = evaluated.failed
+    seen = foresight([p for p, _ in evaluated.foreseen], [ok for _, ok in evaluated.foreseen])
+    found["failure"] = None if seen is None else asdict(seen)
     found["bins"] = rows.bins
     found["noise_ceiling"] = None if noise is None else noise.exact
     found["noise"] = None if noise is None else asdict(noise)

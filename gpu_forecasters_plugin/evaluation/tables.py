@@ -28,6 +28,8 @@ _SCORES = (
     ("Spearman within tasks", "spearman_within_tasks"),
 )
 
+_FORESIGHT = (("Brier score of P(ok)", "brier"), ("its skill", "brier_skill"), ("AUC", "auc"))
+
 
 def _number(value: Any) -> str:
     return "undefined" if value is None else f"{value:.3f}"
@@ -55,6 +57,9 @@ def score_table(summary: Mapping[str, Any]) -> str:
     rows = [(label, summary[key], bounds.get(key)) for label, key in _SCORES]
     for k, value in summary["top_k"].items():
         rows.append((f"best in the top {k} % / best", value, bounds.get(f"top_k_{k}")))
+    if (failure := summary.get("failure")) is not None:
+        counted = f"failure foreseen ({failure['failed']} of {failure['n']} failed)"
+        rows += [(f"{counted}: {label}", failure[key], None) for label, key in _FORESIGHT]
     lines = [_row(("measure", "value", "95 % interval")), "|---|---|---|"]
     return "\n".join([*lines, *(_row((label, _number(v), _interval(b))) for label, v, b in rows)])
 

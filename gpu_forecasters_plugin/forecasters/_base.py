@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from gpu_forecasters_plugin.forecast import ForecastOutcome, Observation, Query
+from gpu_forecasters_plugin.forecast import Attempt, ForecastOutcome, Observation, Query
 
 __all__ = ["Forecaster"]
 
@@ -24,12 +24,14 @@ class Forecaster(ABC):
         prompt_hash: identity of the prompts that it writes; empty where there are none.
         waits: whether its forecasts are spent waiting, as for a network, rather than computing: a mixture asks such
             experts at the same time, each from a thread of its own.
+        foresees_failure: whether its forecasts say with what probability a candidate runs right.
     """
 
     name: str = "forecaster"
     model: str = ""
     prompt_hash: str = ""
     waits: bool = False
+    foresees_failure: bool = False
 
     @abstractmethod
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
@@ -50,6 +52,16 @@ class Forecaster(ABC):
 
         Args:
             observations: measurements with outcome ``ok``.
+        """
+
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:  # noqa: B027 - optional by design
+        """Learn which candidates run right.
+
+        Called before :meth:`observe` whenever there is something new, with *all* measurements of the run that say
+        something about their candidate, failures among them, in the ledger's order.
+
+        Args:
+            attempts: measurements that have ended, however they did.
         """
 
     def close(self) -> None:  # noqa: B027 - optional by design

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gpu_forecasters_plugin.failure_log import FailureLog
 from gpu_forecasters_plugin.forecast import (
+    Attempt,
     FailureKind,
     Forecast,
     ForecastFailure,
@@ -70,9 +71,11 @@ class ContainedForecaster(Forecaster):
     def __init__(self, inner: Forecaster) -> None:
         self.name, self.model, self.prompt_hash = inner.name, inner.model, inner.prompt_hash
         self.waits = inner.waits
+        self.foresees_failure = inner.foresees_failure
         self._inner = inner
         self._containment = Containment(inner.name)
         self._not_learned: ForecastFailure | None = None
+        self._attempts_not_learned: ForecastFailure | None = None
 
     @property
     def errors(self) -> int:
@@ -83,10 +86,17 @@ class ContainedForecaster(Forecaster):
         """Pass the observations on."""
         self._not_learned = self._containment.attempt(lambda: self._inner.observe(observations), _LOST)
 
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Pass the attempts on."""
+        self._attempts_not_learned = self._containment.attempt(
+            lambda: self._inner.observe_attempts(attempts), _LOST
+        )
+
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """The forecaster's own answers, or failures."""
-        if self._not_learned is not None:
-            return [self._not_learned] * len(queries)
+        failure = self._not_learned or self._attempts_not_learned
+        if failure is not None:
+            return [failure] * len(queries)
         answers = self._containment.attempt(partial(self._checked, queries), _LOST)
         return [answers] * len(queries) if isinstance(answers, ForecastFailure) else answers
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_forecasters_plugin.config import ForecasterConfig
 from gpu_forecasters_plugin.forecasters._base import Forecaster
+from gpu_forecasters_plugin.forecasters.frozen import FrozenForecaster
 from gpu_forecasters_plugin.forecasters.mixture import MixtureForecaster
 from gpu_forecasters_plugin.forecasters.naming import distinctions
 from gpu_forecasters_plugin.hookspecs import ForecasterFactory, ForecasterSetup
@@ -51,7 +52,7 @@ class _Builder:
         if not entry.origin.shipped:
             _identify(forecaster, entry, config.options)
         forecaster.name += self.distinctions.get(id(config), "")
-        return forecaster
+        return forecaster if config.learn else FrozenForecaster(forecaster)
 
 
 def _identify(forecaster: Forecaster, entry: Registered[ForecasterFactory], options: dict[str, Any]) -> None:

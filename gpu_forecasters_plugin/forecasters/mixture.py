@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 from gpu_forecasters_plugin.forecast import (
+    Attempt,
     Forecast,
     ForecastCost,
     ForecastFailure,
@@ -39,7 +40,8 @@ class MixtureForecaster(Forecaster):
     selection falls back to chance. An expert that fails for a query, or raises, is left out of its forecast.
     When every expert but climatology fails, so does the mixture, with the first one's failure: bin frequencies
     tell no candidate from another, and an outage must be seen as one. What any expert suspects, the mixture
-    suspects. Experts that wait for a network are asked at the same time.
+    suspects; its risk of failure is the mean of those that experts give. Experts that wait for a network are asked at
+    the same time.
 
     Args:
         experts: forecasters with names of their own; the mixture owns them.
@@ -81,6 +83,7 @@ class MixtureForecaster(Forecaster):
         self.model = "+".join(filter(None, (expert.model for expert in members)))
         self.prompt_hash = _joined([expert.prompt_hash for expert in members if expert.prompt_hash])
         self.waits = any(expert.waits for expert in members)
+        self.foresees_failure = any(expert.foresees_failure for expert in members)
         self._experts = [ContainedForecaster(expert) for expert in members]
         self._names = names
         self._informed = [not isinstance(expert, ClimatologyForecaster) for expert in members]
@@ -98,6 +101,11 @@ class MixtureForecaster(Forecaster):
     def weights(self) -> dict[str, float]:
         """Current weight of each expert by name."""
         return dict(zip(self._names, (float(weight) for weight in self._weights), strict=True))
+
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Pass them on to the experts."""
+        for expert in self._experts:
+            expert.observe_attempts(attempts)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Pass everything on to the experts, and weigh them by what they had foretold."""
@@ -160,7 +168,14 @@ class MixtureForecaster(Forecaster):
             covered_mass=min(covered, default=None),
             suspicions=suspicions,
             disagrees=any(forecast.disagrees for forecast in answered.values()),
+            p_invalid=_mean(forecast.p_invalid for forecast in answered.values()),
+            p_incorrect=_mean(forecast.p_incorrect for forecast in answered.values()),
         )
+
+
+def _mean(given: Iterable[float | None]) -> float | None:
+    known = [value for value in given if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _joined(hashes: Sequence[str]) -> str:

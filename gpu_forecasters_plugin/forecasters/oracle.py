@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpu_forecasters_plugin.bins import BINS, N_BINS, BinScheme
 from gpu_forecasters_plugin.forecast import (
+    Attempt,
     FailureKind,
     Forecast,
     ForecastFailure,
@@ -95,11 +96,16 @@ class InvertedForecaster(Forecaster):
     def __init__(self, inner: Forecaster, *, name: str | None = None) -> None:
         self.name = name or f"inverted-{inner.name}"
         self.model, self.prompt_hash = inner.model, inner.prompt_hash
+        self.foresees_failure = inner.foresees_failure
         self._inner = inner
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Pass everything on."""
         self._inner.observe(observations)
+
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Pass them on."""
+        self._inner.observe_attempts(attempts)
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """The mirror image of each forecast; failures stay failures."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_forecasters_plugin.bins import BINS, BinScheme
-from gpu_forecasters_plugin.forecast import Forecast, ForecastOutcome, Observation, Query
+from gpu_forecasters_plugin.forecast import Attempt, Forecast, ForecastOutcome, Observation, Query
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.recalibration import VERSIONS, Recalibration, fit_recalibration
 from gpu_forecasters_plugin.forecasters.stacking import FLOOR
@@ -63,6 +63,7 @@ class RecalibratedForecaster(Forecaster):
     def __init__(self, inner: Forecaster, *, bins: BinScheme = BINS, name: str | None = None) -> None:
         self.name = name or f"recalibrated-{inner.name}"
         self.model, self.prompt_hash, self.waits = inner.model, inner.prompt_hash, inner.waits
+        self.foresees_failure = inner.foresees_failure
         self._inner = inner
         self._bins = bins
         self._pools: list[tuple[Row, ...]] = []
@@ -89,6 +90,10 @@ class RecalibratedForecaster(Forecaster):
         for number in range(known, len(pools)):
             self._states.append(_learned(self._states[-1], pools[: number + 1]))
         self._pools = pools
+
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Pass them on: the risk of failure stays as the inner forecaster sees it."""
+        self._inner.observe_attempts(attempts)
 
     def _foretold(self, observations: Sequence[Observation]) -> list[tuple[Row, ...]]:
         """The rows that the inner forecaster had made a forecast for, pool by pool."""

@@ -17,7 +17,13 @@ def _learned(setup: ForecasterSetup) -> Forecaster:
     training = setup.training if setup.config.warm_start else ()
     given = {task.reference_code for task in training}
     others = [task for task in tasks if task.reference_code not in given]
-    return LearnedForecaster(warm_start=[*others, *training])
+    return LearnedForecaster(warm_start=[*others, *training], use_profiles=setup.config.static_profile)
+
+
+def _roofline(setup: ForecasterSetup) -> Forecaster:
+    from gpu_forecasters_plugin.forecasters.roofline import RooflineForecaster
+
+    return RooflineForecaster()
 
 
 def _climatology(setup: ForecasterSetup) -> Forecaster:
@@ -51,6 +57,14 @@ def _vllm_local(setup: ForecasterSetup) -> Forecaster:
     return VllmLocalForecaster(setup.config, seed=setup.seed)
 
 
+def _transformers_local(setup: ForecasterSetup) -> Forecaster:
+    from gpu_forecasters_plugin.forecasters.language_model.transformers_local import (
+        TransformersLocalForecaster,
+    )
+
+    return TransformersLocalForecaster(setup.config, seed=setup.seed)
+
+
 def _recalibrated(setup: ForecasterSetup) -> Forecaster:
     from gpu_forecasters_plugin.forecasters.recalibrated import RecalibratedForecaster
 
@@ -73,6 +87,7 @@ def _mixture(setup: ForecasterSetup) -> Forecaster:
 
 FORECASTERS = (
     ForecasterFactory("learned", _learned, summary="learns from the run's measurements and recorded tasks"),
+    ForecasterFactory("roofline", _roofline, summary="the compiler's estimate, calibrated on the run"),
     ForecasterFactory("mixture", _mixture, False, summary="several experts, weighed by their log score"),
     ForecasterFactory("recalibrated", _recalibrated, summary="mends another's probabilities by their record"),
     ForecasterFactory("climatology", _climatology, False, summary="the run's own bin frequencies"),
@@ -82,4 +97,9 @@ FORECASTERS = (
         "openai_server", _openai_server, summary="a language model behind an OpenAI-compatible API"
     ),
     ForecasterFactory("vllm_local", _vllm_local, summary="a language model in this process"),
+    ForecasterFactory(
+        "transformers_local",
+        _transformers_local,
+        summary="the same by transformers, for a CPU or without vLLM",
+    ),
 )

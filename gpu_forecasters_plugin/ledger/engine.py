@@ -6,6 +6,7 @@ SQLite: write-ahead log, full synchronisation (a committed measurement survives 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
@@ -175,6 +176,10 @@ def translated_errors(url: URL) -> Iterator[None]:
         if isinstance(error.orig, sqlite3.OperationalError):
             raise LedgerWriteError(f"ledger {name} cannot be read or written: {reason}") from error
         raise LedgerError(f"ledger {name}: {reason}") from error
+    except json.JSONDecodeError as error:
+        raise LedgerError(
+            f"ledger {shown_url(url)} is damaged: what should be JSON is none ({error})"
+        ) from error
     except SQLAlchemyError as error:
         raise LedgerError(f"ledger {url.render_as_string()}: {error}") from error
     except UnicodeEncodeError as error:  # in a name: sources and messages are escaped

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, func, select
 
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.decision import Outcome, Reason
@@ -134,13 +134,23 @@ def check_row(document: Mapping[str, Any], where: str) -> PairRow:
         raise RowFileError(f"{where}: {first_problem(error, PairRow)}") from None
 
 
-def export_rows(engine: Engine) -> Iterator[dict[str, Any]]:
-    """Every finished measurement of every run, then every imported row, as columns of :class:`PairRow`."""
+def export_rows(
+    engine: Engine, *, since: float | None = None, before: float | None = None
+) -> Iterator[dict[str, Any]]:
+    """Every finished measurement of every run, then every imported row, as columns of :class:`PairRow`.
+
+    Args:
+        engine: of the ledger.
+        since: leave out what had ended, or been imported, before this moment, in seconds since 1970.
+        before: leave out what ended, or was imported, at this moment or later.
+    """
+    measured = _measured_rows().where(*_within(models.measurement.c.finished_at, since, before))
+    imported = select(models.imported).where(*_within(models.imported.c.imported_at, since, before))
     with reading(engine) as connection:
         streaming = connection.execution_options(yield_per=_BATCH)
-        for row in streaming.execute(_measured_rows()).mappings():
+        for row in streaming.execute(measured).mappings():
             yield _exported(row, f"{_run_token(row)}-{row['decision_id']}")
-        for row in streaming.execute(select(models.imported).order_by(models.imported.c.id)).mappings():
+        for row in streaming.execute(imported.order_by(models.imported.c.id)).mappings():
             yield _exported(row, unescape_text(row["row_id"]))
 
 
@@ -169,6 +179,10 @@ def import_rows(engine: Engine, rows: Iterable[PairRow]) -> ImportCount:
             BulkInsert(models.imported, engine.dialect)(connection, news)
         added = _count(connection) - before
     return ImportCount(added, len(values) - added)
+
+
+def _within(moment: Column[Any], since: float | None, before: float | None) -> list[ColumnElement[bool]]:
+    return ([] if since is None else [moment >= since]) + ([] if before is None else [moment < before])
 
 
 def _is_finished() -> ColumnElement[bool]:

@@ -65,9 +65,9 @@ def resolve_url(target: str | Path, base: Path | None = None) -> URL:
 
 
 def _database_file(text: str, base: Path | None) -> str:
-    """Path of a database file, relative to a folder."""
+    """Absolute path of a database file that is given relative to a folder: the host may change its own."""
     try:
-        path = str((base or Path.cwd()) / Path(text).expanduser())
+        path = str(Path.cwd() / (base or "") / Path(text).expanduser())
         if b"\0" in path.encode():
             raise ValueError("it holds a NUL")
     except (RuntimeError, ValueError) as error:  # no such user's home; a text that no file system takes

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["candidate", "decision", "imported", "measurement", "metadata", "pool", "run"]
+__all__ = ["candidate", "decision", "imported", "measurement", "metadata", "pool", "run", "screening"]
 
 metadata = MetaData(
     naming_convention={
@@ -114,6 +114,9 @@ decision = Table(
     Column("covered_mass", Float),
     Column("suspicions", JSON),
     Column("disagrees", Boolean),
+    # The risk that it does not build or run, and that it gives wrong results, as far as the forecast foretells it.
+    Column("p_invalid", Float),
+    Column("p_incorrect", Float),
     Column("created_at", Float, nullable=False),
     Index("ix_decision_run_key", "run_id", "candidate_key"),
 )
@@ -143,6 +146,25 @@ measurement = Table(
     Column("finished_at", Float),
     Index("ix_measurement_run_revision", "run_id", "revision"),
     Index("ix_measurement_run_key", "run_id", "candidate_key"),
+)
+
+# What the compiler said of a source, where a screen was in force; an undecided verdict gives way to a decided one.
+screening = Table(
+    "screening",
+    metadata,
+    Column("run_id", Integer, ForeignKey("run.id"), primary_key=True),
+    Column("candidate_key", String(64), primary_key=True),
+    Column("status", String(20), nullable=False),
+    Column("fault", String(20)),
+    Column("line", Integer),
+    # In the compiler's words, of which the candidate chooses some.
+    Column("message", Text, nullable=False),
+    Column("stopped", Text, nullable=False),
+    Column("profile", JSON),
+    Column("seconds", Float, nullable=False),
+    Column("cpu_seconds", Float, nullable=False),
+    Column("sandbox", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
 )
 
 # Measurements of elsewhere, for training and evaluation. No run reads this table: what is in it answers for nothing.

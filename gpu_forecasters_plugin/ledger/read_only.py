@@ -16,11 +16,17 @@ from sqlalchemy.engine import URL
 
 from gpu_forecasters_plugin.errors import LedgerError, LedgerMissingError
 from gpu_forecasters_plugin.ledger.engine import connected_engine, reading, writable_engine, writing
-from gpu_forecasters_plugin.ledger.locating import resolve_url, shown_url
+from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE, ledgers_below, resolve_url, shown_url
 from gpu_forecasters_plugin.ledger.schema import check_known, current_revision, head_revision, upgrade_to_head
-from gpu_forecasters_plugin.ledger.sqlite_files import connect_to_read, copy_database
+from gpu_forecasters_plugin.ledger.sqlite_files import connect_to_read, copy_database, write_stamp
 
-__all__ = ["ledger_revision", "open_to_read"]
+__all__ = ["COPIED_AT", "ledger_revision", "open_to_read"]
+
+COPIED_AT = "gpu_forecasters_copied_at"
+"""Execution option of an engine on a copy: the write stamp that the ledger had before it was copied."""
+
+_MOST_NAMED = 5
+"""Ledgers that an error names."""
 
 
 def open_to_read(target: str | Path, base: Path | None = None) -> Engine:
@@ -80,20 +86,30 @@ def _engine(url: URL) -> Engine:
         return connected_engine(url, execution_options={"postgresql_readonly": True})
     path = Path(str(url.database))
     if not path.exists():
-        raise LedgerMissingError(f"there is no ledger {path}")
+        raise LedgerMissingError(f"there is no ledger {path}{_instead(path)}")
     if path.is_dir():
         raise LedgerError(f"ledger {path} is a folder; give a file")
     return connected_engine(url, creator=lambda: connect_to_read(path))
+
+
+def _instead(path: Path) -> str:
+    """Whoever names a comparison's folder means the ledgers of its runs."""
+    below = ledgers_below(path.parent) if path.name == LEDGER_FILE else []
+    more = ", ..." if len(below) > _MOST_NAMED else ""
+    return f"; there are: {', '.join(map(str, below[:_MOST_NAMED]))}{more}" if below else ""
 
 
 def _engine_on_upgraded_copy(url: URL) -> Engine:
     """An engine on a temporary copy, which is deleted with it."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-forecasters-"))
     copy = folder / "copy.sqlite3"
+    stamp = write_stamp(Path(str(url.database)))
     try:
         _copy_and_upgrade(url, copy)
         # Under the ledger's own URL: that is what messages are to name.
-        engine = connected_engine(url, creator=lambda: connect_to_read(copy))
+        engine = connected_engine(
+            url, creator=lambda: connect_to_read(copy), execution_options={COPIED_AT: stamp}
+        )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, Select, func, select
 
 from gpu_forecasters_plugin.errors import LedgerIdentityError
 from gpu_forecasters_plugin.ledger import models, statements
 from gpu_forecasters_plugin.ledger.engine import reading
-from gpu_forecasters_plugin.ledger.read_only import open_to_read
-from gpu_forecasters_plugin.ledger.records import BudgetUse, Charge, Worker
+from gpu_forecasters_plugin.ledger.read_only import COPIED_AT, open_to_read
+from gpu_forecasters_plugin.ledger.records import BudgetUse, Charge, Worker, verdict_from_row
 from gpu_forecasters_plugin.ledger.results import Result
+from gpu_forecasters_plugin.ledger.sqlite_files import Stamp, write_stamp
+from gpu_forecasters_plugin.screen.verdict import Verdict
 
 __all__ = ["LedgerReader"]
+
+_BATCH = 2000
 
 
 class LedgerReader:
@@ -46,11 +50,22 @@ class LedgerReader:
         is_file = self._engine.dialect.name == "sqlite" and database is not None
         self.file = Path(str(database)) if is_file else None
         """The file that it is; ``None`` for another database."""
+        self._copied_at: Stamp | None = self._engine.get_execution_options().get(COPIED_AT)
         self._run_id: int | None = None
 
     @staticmethod
     def _open(target: str | Path, base: Path | None) -> Engine:
         return open_to_read(target, base)
+
+    @property
+    def reads_copy(self) -> bool:
+        """Whether the ledger is of an older version, and is read through a copy, which goes with this reader."""
+        return self._copied_at is not None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it reads a copy of a ledger that has been written to since."""
+        return self.reads_copy and (self.file is None or write_stamp(self.file) != self._copied_at)
 
     def close(self) -> None:
         """Close the connections; the next method to be called opens new ones."""
@@ -151,22 +166,57 @@ class LedgerReader:
         with reading(self._engine) as connection:
             return list(connection.execute(statements.CONFIDENCES, {"run": self.run_id}).scalars())
 
+    def verdicts(self, keys: Collection[str] | None = None) -> dict[str, Verdict]:
+        """What the compiler said of each candidate that was screened, by candidate key, the first one first.
+
+        Args:
+            keys: of these candidates only.
+        """
+        s = models.screening
+        query = select(s).where(s.c.run_id == self.run_id).order_by(s.c.created_at, s.c.candidate_key)
+        if keys is not None:
+            query = query.where(s.c.candidate_key.in_(sorted(keys)))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings()
+            return {row["candidate_key"]: verdict_from_row(row) for row in rows}
+
     def payload(self, decision_id: int) -> str | None:
         """The payload of a decision's measurement: up to a megabyte, so :meth:`results_since` leaves it out."""
         with reading(self._engine) as connection:
             values = {"run": self.run_id, "decision": decision_id}
             return connection.execute(statements.PAYLOAD, values).scalar_one_or_none()
 
-    def decisions(self) -> list[dict[str, Any]]:
-        """Every decision of the run beside its measurement, oldest first, as plain columns."""
-        d, m, p = models.decision, models.measurement, models.pool
+    def decisions(self, *, last: int | None = None) -> list[dict[str, Any]]:
+        """Decisions of the run beside their measurements and verdicts, oldest first, as plain columns.
+
+        Args:
+            last: only so many of the latest; every one when left out, and :meth:`each_decision` for very many.
+        """
+        query = self._decision_rows()
+        if last is not None:
+            query = query.order_by(None).order_by(models.decision.c.id.desc()).limit(last)
+        with reading(self._engine) as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        return rows if last is None else rows[::-1]
+
+    def each_decision(self) -> Iterator[dict[str, Any]]:
+        """What :meth:`decisions` returns, one by one: a run may have a million."""
+        with reading(self._engine) as connection:
+            query = self._decision_rows().execution_options(yield_per=_BATCH)
+            for row in connection.execute(query).mappings():
+                yield dict(row)
+
+    def _decision_rows(self) -> Select[Any]:
+        d, m, p, s = models.decision, models.measurement, models.pool, models.screening
         result_columns = (m.c.outcome, m.c.time_us, m.c.speedup, m.c.gpu_seconds, m.c.error, m.c.finished_at)
-        query = (
-            select(d, p.c.number.label("pool_number"), p.c.anchor_speedup, *result_columns)
+        verdict_columns = [
+            s.c[name].label(f"screen_{name}") for name in ("status", "fault", "line", "message")
+        ]
+        return (
+            select(d, p.c.number.label("pool_number"), p.c.anchor_speedup, *result_columns, *verdict_columns)
             .join(p, p.c.id == d.c.pool_id)
             .join(m, m.c.decision_id == d.c.id, isouter=True)
+            .join(s, (s.c.run_id == d.c.run_id) & (s.c.candidate_key == d.c.candidate_key), isouter=True)
             .where(d.c.run_id == self.run_id)
             .order_by(d.c.id)
         )
-        with reading(self._engine) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]

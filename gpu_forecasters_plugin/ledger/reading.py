@@ -21,11 +21,13 @@ from gpu_forecasters_plugin.decision import Outcome, Reason
 from gpu_forecasters_plugin.ledger import models
 from gpu_forecasters_plugin.ledger.reader import LedgerReader
 from gpu_forecasters_plugin.ledger.records import unescape_text
+from gpu_forecasters_plugin.ledger.soundness import sound_rows
 
 __all__ = [
     "MEASURED_REASONS",
     "MeasuredRows",
     "RunSnapshot",
+    "foreseen_risks",
     "improvements",
     "measured_rows",
     "repeated_speedups",
@@ -38,6 +40,7 @@ MEASURED_REASONS = tuple(Reason)
 """What :attr:`MeasuredRows.reason` is an index into."""
 
 _BATCH = 2000
+_SUM_TOLERANCE = 1e-6
 
 _d, _m, _p, _c = models.decision, models.measurement, models.pool, models.candidate
 
@@ -142,16 +145,14 @@ def measured_rows(run: RunSnapshot, on_rows: Callable[[int], None] = lambda coun
     numbers, forecasts = [np.empty((0, 6))], [np.empty((0, N_BINS))]
     count = 0
     for batch in run.stream(query):
-        # A decision's number stays exact in a float up to 2**53.
-        numbers.append(
-            np.array(
-                [
-                    (i, pool, indices[why], s, a, np.nan if p is None else p)
-                    for i, pool, why, s, a, p, *_ in batch
-                ]
+        with sound_rows(f"one of the decisions {batch[0][0]} to {batch[-1][0]}"):
+            # A decision's number stays exact in a float up to 2**53.
+            numbers.append(
+                np.array([(i, pool, indices[why], s, a, _chance(p)) for i, pool, why, s, a, p, *_ in batch])
             )
-        )
-        forecasts.append(np.array([unknown if given is None or odd else given for *_, given, odd in batch]))
+            forecasts.append(
+                _distributions([unknown if given is None or odd else given for *_, given, odd in batch])
+            )
         count += len(batch)
         on_rows(count)
     decision, pool, reason, speedup, anchor, probability = np.concatenate(numbers).T
@@ -164,6 +165,43 @@ def measured_rows(run: RunSnapshot, on_rows: Callable[[int], None] = lambda coun
         probability,
         np.concatenate(forecasts),
     )
+
+
+def foreseen_risks(run: RunSnapshot) -> Iterator[tuple[float, float, Outcome]]:
+    """P(invalid), P(incorrect) and outcome of every finished measurement whose forecast foretold its risk."""
+    query = (
+        select(_d.c.p_invalid, _d.c.p_incorrect, _m.c.outcome)
+        .join_from(_m, _d, _d.c.id == _m.c.decision_id)
+        .where(
+            _m.c.run_id == run.run_id,
+            _m.c.outcome.is_not(None),
+            ~_m.c.provisional,
+            _d.c.p_invalid.is_not(None),
+        )
+        .order_by(_d.c.id)
+    )
+    for batch in run.stream(query):
+        for invalid, incorrect, outcome in batch:
+            yield invalid, incorrect, Outcome(outcome)
+
+
+def _chance(sampling_probability: float | None) -> float:
+    """NaN where it was not drawn at random."""
+    if sampling_probability is None:
+        return float("nan")
+    if not 0.0 < sampling_probability <= 1.0:
+        raise ValueError(f"a sampling probability is above 0 and at most 1, got {sampling_probability!r}")
+    return sampling_probability
+
+
+def _distributions(rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Forecasts as an array of shape (n, 8); rows that are unknown are NaN throughout."""
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), N_BINS)
+    sums = table.sum(axis=1)
+    known = ~np.isnan(table).all(axis=1)
+    if not ((table[known] >= 0).all() and (np.abs(sums[known] - 1.0) <= _SUM_TOLERANCE).all()):
+        raise ValueError("a forecast is eight numbers of at least 0 that sum to 1")
+    return table
 
 
 def improvements(run: RunSnapshot) -> list[dict[str, Any]]:

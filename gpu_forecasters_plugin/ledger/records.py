@@ -22,6 +22,8 @@ from gpu_forecasters_plugin.forecast import (
     ForecastFailure,
     ForecastOutcome,
 )
+from gpu_forecasters_plugin.ledger.soundness import sound_rows
+from gpu_forecasters_plugin.screen.verdict import Verdict
 
 __all__ = [
     "BudgetUse",
@@ -35,13 +37,17 @@ __all__ = [
     "forecast_from_row",
     "measurement_from_row",
     "measurement_values",
+    "screening_values",
     "unescape_text",
+    "verdict_from_row",
 ]
 
 _ESCAPED = "\ufffejson:"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _LONGEST_NAME, _LONGEST_MODEL = 200, 400
 """Widths of the columns; a mixture's name is made of all its experts' names."""
+_LONGEST_PROFILE = 2**18
+"""In characters of JSON; a usual one has a few thousand."""
 
 
 def _bounded(text: str, longest: int) -> str:
@@ -236,11 +242,45 @@ def decision_values(draft: DecisionDraft) -> dict[str, Any]:
         "covered_mass": given.covered_mass if given else None,
         "suspicions": json.dumps([*forecast.suspicions]) if forecast and forecast.suspicions else None,
         "disagrees": given.disagrees if given else None,
+        "p_invalid": given.p_invalid if given else None,
+        "p_incorrect": given.p_incorrect if given else None,
     }
 
 
+def screening_values(verdict: Verdict) -> dict[str, Any]:
+    """Column values of a verdict as the driver takes them; a profile of no usual size is left out."""
+    profile = None if verdict.profile is None else json.dumps(verdict.to_json()["profile"])
+    return {
+        "status": verdict.status.value,
+        "fault": None if verdict.fault is None else verdict.fault.value,
+        "line": verdict.line,
+        "message": escape_text(verdict.message),
+        "stopped": escape_text(verdict.stopped),
+        "profile": profile if profile is not None and len(profile) <= _LONGEST_PROFILE else None,
+        "seconds": verdict.seconds,
+        "cpu_seconds": verdict.cpu_seconds,
+        "sandbox": json.dumps([*verdict.sandbox]),
+    }
+
+
+def verdict_from_row(row: Mapping[Any, Any]) -> Verdict:
+    """The verdict of a row of screenings."""
+    names = ("status", "fault", "line", "profile", "seconds", "cpu_seconds", "sandbox")
+    texts = {name: unescape_text(row[name]) for name in ("message", "stopped")}
+    return Verdict.from_json({name: row[name] for name in names} | texts)
+
+
 def forecast_from_row(row: Mapping[Any, Any]) -> ForecastOutcome | None:
-    """The forecast of a decision row, the typed failure, or ``None`` when none was asked for."""
+    """The forecast of a decision row, the typed failure, or ``None`` when none was asked for.
+
+    Raises:
+        LedgerError: the row holds what is none.
+    """
+    with sound_rows(f"the forecast of candidate {row['candidate_key']}"):
+        return _forecast(row)
+
+
+def _forecast(row: Mapping[Any, Any]) -> ForecastOutcome | None:
     cost = ForecastCost(
         row["seconds"] or 0.0,
         row["prompt_tokens"] or 0,
@@ -266,6 +306,8 @@ def forecast_from_row(row: Mapping[Any, Any]) -> ForecastOutcome | None:
         row["covered_mass"],
         suspicions,
         bool(row["disagrees"]),
+        row["p_invalid"],
+        row["p_incorrect"],
     )
 
 

@@ -6,10 +6,21 @@ from functools import cached_property
 from typing import Any
 
 from gpu_forecasters_plugin.decision import Measurement, Outcome, Reason
-from gpu_forecasters_plugin.forecast import Forecast, Observation
+from gpu_forecasters_plugin.forecast import Attempt, Ending, Forecast, Observation
 from gpu_forecasters_plugin.ledger.records import forecast_from_row, measurement_from_row, unescape_text
+from gpu_forecasters_plugin.ledger.soundness import sound_rows
 
-__all__ = ["Result"]
+__all__ = ["ENDINGS", "Result"]
+
+ENDINGS = {
+    Outcome.OK: Ending.OK,
+    Outcome.COMPILE_ERROR: Ending.INVALID,
+    Outcome.RUNTIME_ERROR: Ending.INVALID,
+    Outcome.TIMEOUT: Ending.INVALID,
+    Outcome.INCORRECT: Ending.INCORRECT,
+    Outcome.IMPLAUSIBLE: Ending.INCORRECT,
+}
+"""What an outcome says about the kernel; the others say something about the machine alone."""
 
 
 class Result:
@@ -20,9 +31,10 @@ class Result:
         self.decision_id: int = row["decision_id"]
         self.candidate_key: str = row["candidate_key"]
         self.pool_number: int = row["number"]
-        self.reason = Reason(row["reason"])
         self.provisional: bool = row["provisional"]
-        self.measurement: Measurement = measurement_from_row(row)
+        with sound_rows(f"the result of decision {self.decision_id}"):
+            self.reason = Reason(row["reason"])
+            self.measurement: Measurement = measurement_from_row(row)
         self._observed = (row["code"], row["anchor_speedup"], row["sampling_probability"])
         self._forecast = forecast_from_row(row)
 
@@ -44,3 +56,11 @@ class Result:
             anchor_speedup,
             probability,
         )
+
+    @cached_property
+    def attempt(self) -> Attempt | None:
+        """What it says about whether the candidate runs right; ``None`` where it says nothing."""
+        ending = ENDINGS.get(self.measurement.outcome)
+        if ending is None or self.provisional:
+            return None
+        return Attempt(self.candidate_key, unescape_text(self._observed[0]), ending)

@@ -11,7 +11,10 @@ from urllib.parse import quote
 
 from gpu_forecasters_plugin.errors import LedgerWriteError
 
-__all__ = ["BUSY_TIMEOUT_MS", "connect_to_read", "copy_database", "keep_copy"]
+__all__ = ["BUSY_TIMEOUT_MS", "Stamp", "connect_to_read", "copy_database", "keep_copy", "write_stamp"]
+
+Stamp = tuple[tuple[int, int] | None, ...]
+"""Time of the last write, in nanoseconds since the epoch, and size of each file of a database; ``None`` without it."""
 
 BUSY_TIMEOUT_MS = 60_000
 """How long a connection waits for others."""
@@ -41,6 +44,19 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA query_only=ON")
     return connection
+
+
+def write_stamp(path: Path) -> Stamp:
+    """What differs once a database has been written to: by its file and its write-ahead log."""
+    return tuple(_file_stamp(file) for file in (path, path.with_name(f"{path.name}-wal")))
+
+
+def _file_stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def copy_database(source: Path, target: Path) -> None:

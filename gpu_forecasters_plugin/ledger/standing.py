@@ -13,7 +13,7 @@ from gpu_forecasters_plugin.budget import Budget
 from gpu_forecasters_plugin.decision import Outcome, Reason
 from gpu_forecasters_plugin.ledger import BudgetUse, LedgerReader, models
 
-__all__ = ["COSTS", "FORECASTS", "RunStanding", "standing"]
+__all__ = ["COSTS", "DECISIONS", "FORECASTS", "RunStanding", "numbers_by", "standing"]
 
 Row = Mapping[str, Any]
 K = TypeVar("K")
@@ -93,11 +93,13 @@ FORECASTS = select(*_FORECAST_SUMS).where(_d.c.run_id == _run)
 """Forecasts given and not to be trusted, and what all of them cost."""
 
 # One walk over the decisions: there may be a million.
-_DECISIONS = (
+DECISIONS = (
     select(_d.c.action, _d.c.reason, _d.c.failure, func.count().label("number"), *_FORECAST_SUMS)
     .where(_d.c.run_id == _run)
     .group_by(_d.c.action, _d.c.reason, _d.c.failure)
 )
+"""Decisions by action, reason and kind of failure: their ``number``, and what :data:`FORECASTS` has of each."""
+
 _OUTCOMES = (
     select(_m.c.outcome, func.count())
     .where(_m.c.run_id == _run, _m.c.outcome.is_not(None))
@@ -146,7 +148,7 @@ def standing(ledger: LedgerReader, *, last: int = 10) -> RunStanding:
     still_measuring = any(charge.worker.may_be_alive() for charge in ledger.open_charges())
     values = {"run": ledger.run_id}
     with ledger.connection() as connection:
-        groups = connection.execute(_DECISIONS, values).mappings().all()
+        groups = connection.execute(DECISIONS, values).mappings().all()
         costs = {name: sum(group[name] for group in groups) for name in _SUMS}
         pool = _first(connection, _LAST_POOL, values)
         results = connection.execute(_LAST, values | {"limit": last}).mappings()
@@ -154,9 +156,9 @@ def standing(ledger: LedgerReader, *, last: int = 10) -> RunStanding:
             ledger.run(),
             replace(use, forecast_gpu_seconds=costs["gpu_seconds"]),
             still_measuring,
-            _numbers(groups, lambda group: (group["action"], group["reason"])),
+            numbers_by(groups, lambda group: (group["action"], group["reason"])),
             {outcome: n for outcome, n in connection.execute(_OUTCOMES, values)},
-            _numbers([g for g in groups if g["failure"] is not None], lambda group: group["failure"]),
+            numbers_by([g for g in groups if g["failure"] is not None], lambda group: group["failure"]),
             sum(group["answered"] for group in groups),
             sum(group["suspicious"] for group in groups),
             costs,
@@ -167,8 +169,8 @@ def standing(ledger: LedgerReader, *, last: int = 10) -> RunStanding:
         )
 
 
-def _numbers(groups: Iterable[Any], key: Callable[[Any], K]) -> dict[K, int]:
-    """How many decisions there are of each kind."""
+def numbers_by(groups: Iterable[Any], key: Callable[[Any], K]) -> dict[K, int]:
+    """How many decisions there are of each kind, from the rows of :data:`DECISIONS`."""
     found: Counter[K] = Counter()
     for group in groups:
         found[key(group)] += group["number"]

@@ -98,7 +98,7 @@ _FORECAST_COLUMNS = [
     for name in (
         "probabilities components raw_sum source failure failure_detail seconds prompt_tokens "
         "cached_tokens completion_tokens reasoning_tokens forecast_gpu_seconds covered_mass suspicions "
-        "disagrees reason sampling_probability"
+        "disagrees p_invalid p_incorrect reason sampling_probability"
     ).split()
 ]
 

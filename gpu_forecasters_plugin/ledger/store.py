@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpu_forecasters_plugin._version import __version__
@@ -31,7 +32,9 @@ from gpu_forecasters_plugin.ledger.records import (
     decision_values,
     escape_text,
     measurement_values,
+    screening_values,
 )
+from gpu_forecasters_plugin.screen.verdict import Status, Verdict
 
 __all__ = ["Ledger"]
 
@@ -51,19 +54,23 @@ class Ledger(LedgerReader):
     every method is one transaction; nothing is cached.
     """
 
-    def __init__(self, target: str | Path, *, base: Path | None = None) -> None:
+    def __init__(self, target: str | Path, *, base: Path | None = None, durable: bool = True) -> None:
         """Open the database; create it where there is none, and upgrade one of an older version.
 
         Args:
             target: SQLAlchemy URL, or path of an SQLite file.
             base: folder that a relative path is relative to.
+            durable: a charge or a result is on the disk before it counts. Without, it survives the end of any
+                process, but not a power cut: for what can be done again at no cost.
 
         Raises:
             LedgerError: it cannot be opened, or was written by a newer version.
         """
         super().__init__(target, base=base)
+        self._durable = durable
         self._insert_candidates = BulkInsert(models.candidate, self._engine.dialect)
         self._insert_decisions = BulkInsert(models.decision, self._engine.dialect)
+        self._insert_screenings = BulkInsert(models.screening, self._engine.dialect)
 
     @staticmethod
     def _open(target: str | Path, base: Path | None) -> Engine:
@@ -81,7 +88,7 @@ class Ledger(LedgerReader):
             LedgerIdentityError: the run of that name has another identity, or its configuration asked another
                 question of its forecaster; names the field.
         """
-        with writing(self._engine) as connection:
+        with writing(self._engine, flush=self._durable) as connection:
             stored = (
                 connection.execute(select(models.run).where(models.run.c.name == name)).mappings().first()
             )
@@ -106,9 +113,19 @@ class Ledger(LedgerReader):
         return True
 
     def record_pool(
-        self, pool: PoolDraft, drafts: Sequence[DecisionDraft], candidates: Iterable[Candidate]
+        self,
+        pool: PoolDraft,
+        drafts: Sequence[DecisionDraft],
+        candidates: Iterable[Candidate],
+        verdicts: Mapping[str, Verdict] = MappingProxyType({}),
     ) -> list[Decision]:
-        """Write a pool with its decisions and the sources that are new, in one transaction.
+        """Write a pool with its decisions, and the sources and verdicts that are new, in one transaction.
+
+        Args:
+            pool: the pool.
+            drafts: its decisions.
+            candidates: its candidates.
+            verdicts: what the compiler said, by candidate key, where it was asked.
 
         Returns:
             The decisions under their numbers, in the order of the drafts.
@@ -127,9 +144,26 @@ class Ledger(LedgerReader):
             pool_id = connection.execute(statements.INSERT_POOL, pool_values).inserted_primary_key[0]  # type: ignore[index]
             shared = {"run_id": self.run_id, "pool_id": pool_id, "created_at": now}
             self._insert_decisions(connection, [decision_values(draft) | shared for draft in drafts])
+            self._record_verdicts(connection, verdicts, now)
             # Numbers rise in the order of the insert; reading them back costs less than RETURNING for each.
             ids = connection.execute(statements.DECISION_NUMBERS, {"pool": pool_id}).scalars()
             return [draft.numbered(i, pool_id) for draft, i in zip(drafts, ids, strict=True)]
+
+    def _record_verdicts(self, connection: Connection, verdicts: Mapping[str, Verdict], now: float) -> None:
+        """Write verdicts; one that is there already stays, unless it left things undecided."""
+        if not verdicts:
+            return
+        table = models.screening
+        connection.execute(
+            delete(table).where(
+                table.c.run_id == self.run_id,
+                table.c.candidate_key.in_(list(verdicts)),
+                table.c.status == Status.UNDECIDED.value,
+            )
+        )
+        shared = {"run_id": self.run_id, "created_at": now}
+        rows = [{"candidate_key": key} | screening_values(v) | shared for key, v in verdicts.items()]
+        self._insert_screenings(connection, rows)
 
     def charge(self, decision_id: int, worker: Worker, *, limit: int | None = None) -> bool:
         """Charge the budget for one measurement, before the evaluator is called.
@@ -147,7 +181,7 @@ class Ledger(LedgerReader):
             UnknownDecisionError: no such decision to measure in this run.
         """
         table = models.decision
-        with writing(self._engine) as connection:
+        with writing(self._engine, flush=self._durable) as connection:
             row = connection.execute(
                 select(table.c.candidate_key, table.c.action).where(
                     table.c.id == decision_id, table.c.run_id == self.run_id
@@ -202,7 +236,7 @@ class Ledger(LedgerReader):
             UnknownDecisionError: the decision was never charged.
         """
         table = models.measurement
-        with writing(self._engine) as connection:
+        with writing(self._engine, flush=self._durable) as connection:
             query = select(table).where(table.c.decision_id == decision_id, table.c.run_id == self.run_id)
             row = connection.execute(query).mappings().first()
             if row is None:

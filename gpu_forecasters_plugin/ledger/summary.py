@@ -2,95 +2,74 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from gpu_forecasters_plugin.decision import Action, Outcome
+from gpu_forecasters_plugin.decision import Action
 from gpu_forecasters_plugin.forecast import Forecast
 from gpu_forecasters_plugin.ledger.reader import LedgerReader
+from gpu_forecasters_plugin.ledger.reading import improvements, snapshot
 from gpu_forecasters_plugin.ledger.records import forecast_from_row
-from gpu_forecasters_plugin.ledger.standing import COSTS
+from gpu_forecasters_plugin.ledger.screenings import screen_totals
+from gpu_forecasters_plugin.ledger.standing import COSTS, DECISIONS, numbers_by
+from gpu_forecasters_plugin.ledger.totals import outcome_costs, pool_deferral
 
-__all__ = ["best_over_time", "expected_speedup", "summarise", "summary_lines"]
+__all__ = ["expected_speedup", "summarise", "summary_lines"]
 
 Row = Mapping[str, Any]
 
 
 def summarise(ledger: LedgerReader) -> dict[str, Any]:
-    """What the run of this ledger did so far, for ``summary.json``."""
-    run = ledger.run()
-    budget = run["config"].get("budget", {})
-    use = ledger.budget_use()
-    decisions = ledger.decisions()
-    best = best_over_time(decisions)
+    """What the run of this ledger did so far, for ``summary.json``; however long it is, the database counts."""
+    with snapshot(ledger) as run:
+        groups = run.connection.execute(DECISIONS, {"run": run.run_id}).mappings().all()
+        measurements, deferral = outcome_costs(run), pool_deferral(run)
+        screened = screen_totals(run.connection, run.run_id)
+        best = [_improvement(row) for row in _once_each(improvements(run))]
+    row = run.run
+    budget = row["config"].get("budget", {})
     return {
-        "run": run["name"],
-        "task": run["task"],
-        "device": run["device"],
-        "forecaster": run["forecaster"],
-        "seed": run["seed"],
-        "anchor": run["config"].get("anchor"),
+        "run": row["name"],
+        "task": row["task"],
+        "device": row["device"],
+        "forecaster": row["forecaster"],
+        "seed": row["seed"],
+        "anchor": row["config"].get("anchor"),
         "budget": budget.get("measurements"),
         "budget_gpu_seconds": budget.get("gpu_seconds"),
         "budget_counts_forecasting": budget.get("count_forecasting", False),
-        "measurements_used": use.measurements,
-        "gpu_seconds": use.gpu_seconds,
-        "candidates_considered": len(decisions),
+        "measurements_used": sum(group["count"] for group in measurements),
+        "gpu_seconds": float(sum(group["gpu_seconds"] for group in measurements)),
+        "candidates_considered": sum(group["number"] for group in groups),
         "best_speedup": best[-1]["speedup"] if best else None,
-        "decisions": dict(Counter(f"{row['action']}/{row['reason']}" for row in decisions)),
-        "outcomes": dict(Counter(row["outcome"] for row in decisions if row["outcome"] is not None)),
-        "forecasting": _forecasting(decisions),
-        "deferral": _deferral(ledger.pool_rows()),
+        "decisions": numbers_by(groups, lambda group: f"{group['action']}/{group['reason']}"),
+        "outcomes": {g["outcome"]: g["count"] for g in measurements if g["outcome"] is not None},
+        "forecasting": _forecasting(groups),
+        "deferral": deferral,
+        "screening": None if screened is None else screened.summary(row["config"].get("keep_fraction")),
         "best": best,
         "ledger": ledger.url,
     }
 
 
-def _deferral(pools: Sequence[Row]) -> dict[str, Any]:
-    """The threshold of the last pool, and how many pools each source of a threshold has decided."""
-    return {
-        "threshold": pools[-1]["threshold"] if pools else None,
-        "pools": dict(
-            Counter(pool["threshold_from"] for pool in pools if pool["threshold_from"] is not None)
-        ),
-    }
-
-
-def _forecasting(decisions: Sequence[Row]) -> dict[str, Any]:
+def _forecasting(groups: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     """What was asked of the forecaster, what it answered, and what that cost."""
-    costs = {name: name for name in COSTS} | {"gpu_seconds": "forecast_gpu_seconds"}
-    return {
-        "answered": sum(row["probabilities"] is not None for row in decisions),
-        "failures": dict(Counter(row["failure"] for row in decisions if row["failure"] is not None)),
-        "suspicious": sum(bool(row["suspicions"]) for row in decisions),
-        **{name: sum(row[column] or 0 for row in decisions) for name, column in costs.items()},
-    }
+    names = ("answered", "suspicious", *COSTS, "gpu_seconds")
+    failed = [group for group in groups if group["failure"] is not None]
+    failures = numbers_by(failed, lambda group: str(group["failure"]))
+    return {name: sum(group[name] for group in groups) for name in names} | {"failures": failures}
 
 
-def best_over_time(decisions: Sequence[Row]) -> list[dict[str, Any]]:
-    """Each kernel that was the fastest so far when its measurement ended, first to last.
-
-    A kernel that was measured again, and faster, is listed once: with its best measurement.
-
-    Args:
-        decisions: as :meth:`~gpu_forecasters_plugin.ledger.Ledger.decisions` returns them.
-    """
-    ended = sorted((row for row in decisions if row["finished_at"] is not None), key=_by_end)
-    found: list[dict[str, Any]] = []
-    for number, row in enumerate(ended, start=1):
-        if row["outcome"] == Outcome.OK and (not found or row["speedup"] > found[-1]["speedup"]):
-            if found and found[-1]["candidate_key"] == row["candidate_key"]:
-                found.pop()
-            names = ("speedup", "time_us", "reason", "candidate_key", "finished_at")
-            found.append(
-                {"measurement": number, "decision": row["id"], **{name: row[name] for name in names}}
-            )
-    return found
+def _once_each(best: Sequence[Row]) -> list[Row]:
+    """Of a kernel that was measured again, and faster, its best measurement alone."""
+    return [list(rows)[-1] for _, rows in groupby(best, itemgetter("candidate_key"))]
 
 
-def _by_end(row: Row) -> tuple[float, int]:
-    return row["finished_at"], row["id"]
+def _improvement(row: Row) -> dict[str, Any]:
+    names = ("decision", "speedup", "time_us", "reason", "candidate_key", "finished_at")
+    return {"measurement": row["number"], **{name: row[name] for name in names}}
 
 
 def expected_speedup(decision: Row) -> float | None:
@@ -114,6 +93,7 @@ def summary_lines(summary: Row) -> list[str]:
         counts = {k.removeprefix(prefix): n for k, n in summary["decisions"].items() if k.startswith(prefix)}
         lines.append(_counted(title, counts))
     lines.append(_counted("outcomes", summary["outcomes"]))
+    lines += _screening_lines(summary["screening"])
     return [*lines, *_forecasting_lines(summary["forecasting"]), *_deferral_lines(summary["deferral"])]
 
 
@@ -129,6 +109,18 @@ def _forecasting_lines(forecasting: Row) -> list[str]:
         lines.append("forecast tokens: " + ", ".join(f"{count} {name}" for name, count in tokens.items()))
     if forecasting["gpu_seconds"]:
         lines.append(f"forecasting took {forecasting['gpu_seconds']:.1f} GPU-seconds")
+    return lines
+
+
+def _screening_lines(screening: Row | None) -> list[str]:
+    """Nothing where no screen was in force."""
+    if screening is None:
+        return []
+    lines = [_counted("candidates screened", screening["candidates"])]
+    if screening["faults"]:
+        lines.append(_counted("cannot run", screening["faults"]))
+    if screening["missed"]:
+        lines.append(f"not called invalid, and did not build or run: {screening['missed']}")
     return lines
 
 

@@ -8,7 +8,9 @@ comma-separated list of names of plugins or distributions, goes on without them.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -161,7 +163,8 @@ def discover() -> Discovery:
             discovery.disabled.append(origin)
             continue
         try:
-            _add(discovery, manager, _load(entry), origin)
+            with redirect_stdout(sys.stderr):  # what it prints is no part of a command's answer
+                _add(discovery, manager, _load(entry), origin)
         except _Broken as broken:
             discovery.problems.append(PluginProblem(origin, str(broken)))
     return discovery

@@ -42,6 +42,12 @@ def _inprocess_host() -> CompareHost:
     return InProcessHost()
 
 
+def _puct_host() -> CompareHost:
+    from gpu_forecasters_plugin.compare.puct import PuctHost
+
+    return PuctHost()
+
+
 def _openevolve_host() -> CompareHost:
     from gpu_forecasters_openevolve.compare_host import OpenEvolveHost
 
@@ -77,7 +83,14 @@ def gpu_forecasters_hosts() -> Iterable[HostFactory]:
     """This process, and the hosts that have an adapter."""
     return [
         HostFactory(
-            "inprocess", _inprocess_host, side_by_side=True, summary="a small search in this process"
+            "inprocess",
+            _inprocess_host,
+            side_by_side=True,
+            priced=True,
+            summary="a small search in this process",
+        ),
+        HostFactory(
+            "puct", _puct_host, side_by_side=True, priced=True, summary="max-reward PUCT over an archive"
         ),
         HostFactory("openevolve", _openevolve_host, summary="OpenEvolve's own command"),
         HostFactory("shinka", _shinka_host, summary="ShinkaEvolve's own runner"),

@@ -9,9 +9,11 @@ below, which is what chance reaches.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import combinations
 
 from gpu_forecasters_plugin.config import GuardConfig
 
@@ -26,21 +28,21 @@ PRIOR_SHARE = 0.65
 NOISE_LOG2 = 0.03
 """Smaller differences in log2 speed-up are noise: twice the median difference of repeated measurements."""
 
+_NOTHING = 1e-9
+
 
 @lru_cache(maxsize=4096)
 def _pool_pairs(scored: tuple[tuple[float, float], ...]) -> tuple[float, float]:
     """Concordant and discordant pairs of (expected, measured) log2 speed-up; equal forecasts count half each."""
+    by_truth = sorted(scored, key=lambda pair: pair[1])
+    slower: list[float] = []  # scores of those that are slower beyond the noise, sorted
     concordant = discordant = 0.0
-    for (score_a, truth_a), (score_b, truth_b) in combinations(scored, 2):
-        if abs(truth_a - truth_b) <= NOISE_LOG2:
-            continue
-        if score_a == score_b:
-            concordant += 0.5
-            discordant += 0.5
-        elif (score_a > score_b) == (truth_a > truth_b):
-            concordant += 1.0
-        else:
-            discordant += 1.0
+    for score, truth in by_truth:
+        while truth - by_truth[len(slower)][1] > NOISE_LOG2:
+            insort(slower, by_truth[len(slower)][0])
+        below, up_to = bisect_left(slower, score), bisect_right(slower, score)
+        concordant += (below + up_to) / 2
+        discordant += len(slower) - (below + up_to) / 2
     return concordant, discordant
 
 
@@ -54,8 +56,10 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
     """
     if not config.enabled:
         return 1.0
+    # Older ones have decayed to nothing.
+    remembered = None if config.decay == 1.0 else math.ceil(math.log(_NOTHING) / math.log(config.decay))
     concordant = discordant = 0.0
-    for scored in pools:
+    for scored in deque(pools, remembered):
         more, less = _pool_pairs(tuple(scored))
         # A pool of m members has m(m-1)/2 dependent pairs but only about m - 1 independent facts.
         weight = 2.0 / max(2, len(scored))

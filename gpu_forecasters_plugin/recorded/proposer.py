@@ -38,7 +38,7 @@ _FARTHEST = 6
 class ProposalGraph:
     """Sources of a recorded task and the edits between them, without anything that was measured.
 
-    Immutable after construction; safe to share between threads.
+    Immutable after construction, but for what it remembers of its sources; safe to share between threads.
     """
 
     def __init__(self, codes: Mapping[str, str], edges: Mapping[str, Sequence[str]]) -> None:
@@ -54,6 +54,7 @@ class ProposalGraph:
         self._id_by_text = {code.strip(): name for name, code in reversed(self._codes.items())}
         self._id_by_key: dict[str, str] | None = None
         self._find_by_key = lru_cache(maxsize=4096)(self._lookup_key)
+        self._keys: dict[str, str] = {}
 
     @classmethod
     def from_pool(cls, pool: RecordedPool) -> ProposalGraph:
@@ -66,6 +67,12 @@ class ProposalGraph:
     def code(self, candidate_id: str) -> str:
         """Source text of a candidate."""
         return self._codes[candidate_id]
+
+    def key(self, candidate_id: str) -> str:
+        """Identity of a candidate by normalised source; computed on first use."""
+        if candidate_id not in self._keys:
+            self._keys[candidate_id] = source_key(self._codes[candidate_id])
+        return self._keys[candidate_id]
 
     def neighbours(self, candidate_id: str) -> tuple[str, ...]:
         """Ids one edit away, sorted."""
@@ -142,23 +149,33 @@ class RecordedProposer:
         parent_id = self.graph.find(parent_code)
         if parent_id is None:
             raise ProposalError("the program to change is not in this recorded task")
-        key = source_key(self.graph.code(parent_id))
         for _ in range(_MAX_DRAWS):
-            with self._lock:
-                asked = self._asked[parent_id]
-                self._asked[parent_id] += 1
-            rng = random.Random(f"{self.seed}/{key}/{request_seed}/{asked}")
-            turn, place = self._round(parent_id, key, asked)
-            child_id = self.graph.step(parent_id, rng, place)
-            for _ in range(min(turn, _FARTHEST)):
-                if self.graph.neighbours(child_id):
-                    child_id = self.graph.step(child_id, rng)
+            child_id = self.next_child(parent_id, request_seed)
             if child_id == parent_id:
                 continue
             text = write_answer(parent_code, self.graph.code(child_id), fmt, language)
             if text is not None:
                 return child_id, text
         raise ProposalError(f"no neighbour of {parent_id!r} can be written as a {fmt} answer")
+
+    def next_child(self, parent_id: str, request_seed: int | None = None) -> str:
+        """What it makes of a parent this time; sometimes the parent itself, where later rounds lead back to it.
+
+        Raises:
+            KeyError: no such parent.
+            ProposalError: it has no neighbours.
+        """
+        with self._lock:
+            asked = self._asked[parent_id]
+            self._asked[parent_id] += 1
+        key = self.graph.key(parent_id)
+        rng = random.Random(f"{self.seed}/{key}/{request_seed}/{asked}")
+        turn, place = self._round(parent_id, key, asked)
+        child_id = self.graph.step(parent_id, rng, place)
+        for _ in range(min(turn, _FARTHEST)):
+            if self.graph.neighbours(child_id):
+                child_id = self.graph.step(child_id, rng)
+        return child_id
 
     def _round(self, parent_id: str, key: str, asked: int) -> tuple[int, int]:
         """How many rounds are over, and which neighbour the present one has reached."""

@@ -42,6 +42,7 @@ class ArmVerdict(_Part):
     mean_ratio: _Positive
     ci95: Annotated[tuple[float, float], Field(strict=False)] | None
     verdict: str
+    p_value_holm: float | None = None
 
     @property
     def interval(self) -> str:
@@ -104,6 +105,8 @@ def load_comparison(path: Path) -> Comparison:
         document = json.loads(path.read_bytes())
         if not isinstance(document, dict):
             raise ValueError(f"it holds a {type(document).__name__}")
+        if isinstance(document.get("tasks"), list):
+            raise ValueError("it is of several tasks, which have a folder each beside it")
         return Comparison.model_validate(document)
     except ValidationError as error:
         problem = first_problem(error, Comparison)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 
 from gpu_forecasters_plugin.report.comparison import Comparison
@@ -13,6 +15,7 @@ BAND = (0.25, 0.75)
 """Quantiles over seeds between which the bands lie."""
 
 _COLOURS = {"baseline": SERIES[6], "surrogate": SERIES[0], "random": SERIES[3], "oracle": SERIES[2]}
+_OTHER_COLOURS = (SERIES[4], SERIES[1], SERIES[5], SERIES[7])
 _STYLES = {"baseline": "--", "random": ":", "oracle": "-."}
 
 
@@ -23,9 +26,16 @@ def arm_curves(comparison: Comparison, arm: str) -> np.ndarray[tuple[int, int], 
     return np.array(rows)
 
 
+def _colours(comparison: Comparison) -> dict[str, str]:
+    """The usual arms look the same in every comparison; the others take turns."""
+    others = cycle(_OTHER_COLOURS)
+    return {name: _COLOURS.get(name) or next(others) for name in comparison.arms}
+
+
 def curves_picture(comparison: Comparison) -> str:
     """Best speed-up over measurements, arm by arm: mean and middle half of the seeds."""
     steps = np.arange(1, comparison.budget + 1)
+    colours = _colours(comparison)
     with figure(3.6) as (picture, (axes,)):
         axes.axhline(comparison.pool_best_speedup, color=MUTED, linewidth=1)
         axes.annotate(
@@ -37,7 +47,7 @@ def curves_picture(comparison: Comparison) -> str:
             color=INK,
         )
         for name in comparison.arms:
-            curves, colour = arm_curves(comparison, name), _COLOURS.get(name, SERIES[4])
+            curves, colour = arm_curves(comparison, name), colours[name]
             low, high = np.quantile(curves, BAND, axis=0)
             axes.fill_between(steps, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
             style = _STYLES.get(name, "-")
@@ -61,10 +71,11 @@ def pairs_picture(comparison: Comparison) -> str:
     """Best over the baseline's best, seed by seed, with the mean and its interval."""
     names = [name for name in comparison.arms if name != "baseline"]
     baseline = np.array(comparison.arms["baseline"].best_speedup)
+    colours = _colours(comparison)
     with figure(1.1 + 0.55 * len(names)) as (picture, (axes,)):
         axes.axvline(1.0, color=MUTED, linewidth=1, linestyle="--")
         for place, name in enumerate(names):
-            colour, verdict = _COLOURS.get(name, SERIES[4]), comparison.comparison[name]
+            colour, verdict = colours[name], comparison.comparison[name]
             ratios = np.array(comparison.arms[name].best_speedup) / baseline
             axes.plot(ratios, np.full(len(ratios), place), "o", color=colour, alpha=0.5, markersize=6)
             if verdict.ci95 is not None:

@@ -35,13 +35,16 @@ def comparison_page(comparison: Comparison, searches: Sequence[RunFacts]) -> Pag
     if searches:
         facts = together(searches)
         gain = selection_gain(facts.measured)
-        notes.append(f"In the surrogate's searches {gain_sentence(gain)}.")
+        of = (
+            "" if len(searches) == len(comparison.seeds) else f" ({len(searches)} of them have a ledger here)"
+        )
+        notes.append(f"In the surrogate's searches{of} {gain_sentence(gain)}.")
         sections += shared_sections(facts)
         data["surrogate"] = run_data(facts, gain)
     else:
         notes.append(
-            "There are no ledgers of the surrogate's searches here (a comparison in process keeps none), so there is "
-            "nothing to tell of its forecasts and decisions."
+            "There are no ledgers of the surrogate's searches here, so there is nothing to tell of its forecasts and "
+            "decisions."
         )
     seeds = len(comparison.seeds)
     return Page(
@@ -106,6 +109,12 @@ def _curves(comparison: Comparison) -> Section:
     return Section("curves", "Best speed-up over GPU measurements", [text], [picture])
 
 
+def _p_value(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def _arms(comparison: Comparison) -> Section:
     headings = [
         ("arm", False),
@@ -113,6 +122,7 @@ def _arms(comparison: Comparison) -> Section:
         ("of the pool's best", True),
         ("against baseline", True),
         ("95 % interval", True),
+        ("corrected p", True),
         ("to match baseline", True),
         ("seeds over 2 % worse", True),
         ("candidates", True),
@@ -135,6 +145,7 @@ def _arms(comparison: Comparison) -> Section:
                 "-" if share is None else f"{share:.0%}",
                 "-" if is_baseline else f"{verdict.mean_ratio:.3f}",
                 "-" if is_baseline or interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
+                _p_value(verdict.p_value_holm),
                 "-" if is_baseline else "never" if ratio is None else f"{comparison.budget / ratio:.0f}",
                 "-" if is_baseline or worse is None else f"{worse:.0%}",
                 f"{np.mean(arm.candidates_considered):.0f}",
@@ -142,9 +153,10 @@ def _arms(comparison: Comparison) -> Section:
             ]
         )
     text = (
-        "Against baseline: geometric mean of best / baseline's best over paired seeds. To match baseline: measurements "
-        "after which the arm's mean reaches the baseline's final one. Candidates and GPU-seconds (measuring and priced "
-        "forecasting) are means per search."
+        "Against baseline: geometric mean of best / baseline's best over paired seeds. Corrected p: paired permutation "
+        "test of that mean, corrected for the number of arms (Holm). To match baseline: measurements after which the "
+        "arm's mean reaches the baseline's final one. Candidates and GPU-seconds (measuring and priced forecasting) "
+        "are means per search."
     )
     return Section("arms", "The arms", [text], tables=[Table("Arms at equal budget", headings, rows)])
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu_forecasters_plugin.bins import BINS, SCHEMES, BinScheme
+from gpu_forecasters_plugin.calibration.ceiling import NoiseCeiling, noise_ceiling
 from gpu_forecasters_plugin.ledger import LedgerReader
 from gpu_forecasters_plugin.ledger.reading import (
     MeasuredRows,
@@ -18,6 +19,12 @@ from gpu_forecasters_plugin.ledger.reading import (
     measured_rows,
     repeated_speedups,
     snapshot,
+)
+from gpu_forecasters_plugin.ledger.screenings import (
+    ScreenTotals,
+    profiles_of,
+    screen_totals,
+    summed_totals,
 )
 from gpu_forecasters_plugin.ledger.totals import (
     PoolSegment,
@@ -29,6 +36,7 @@ from gpu_forecasters_plugin.ledger.totals import (
 )
 from gpu_forecasters_plugin.report.quality import ForecastQuality, forecast_quality, forecast_rows
 from gpu_forecasters_plugin.report.surprises import Surprise, biggest_surprises
+from gpu_forecasters_plugin.screen.profile import SourceProfile
 
 __all__ = ["PARTS", "BestKernel", "RunFacts", "gather", "together"]
 
@@ -50,12 +58,16 @@ class BestKernel:
         code: its source.
         reference_code: source of the kernel that speed-ups are relative to; ``None`` when the run never saw it.
         run: the run that it is of, where a page tells of several.
+        profile: what the compiler made of it; ``None`` where nobody compiled it.
+        reference_profile: likewise of the reference.
     """
 
     row: Row
     code: str
     reference_code: str | None
     run: str = ""
+    profile: SourceProfile | None = None
+    reference_profile: SourceProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ class RunFacts:
         repeats: speed-ups of kernels that were timed more than once.
         surprises: the most confident of the wrong forecasts.
         best: the fastest kernel; ``None`` without any.
+        screening: what the screen caught; ``None`` where none was in force.
     """
 
     names: tuple[str, ...]
@@ -89,6 +102,7 @@ class RunFacts:
     repeats: Sequence[Sequence[float]]
     surprises: Sequence[Surprise]
     best: BestKernel | None
+    screening: ScreenTotals | None = None
 
     @property
     def bins(self) -> BinScheme:
@@ -104,6 +118,11 @@ class RunFacts:
     def quality_drawn(self) -> ForecastQuality | None:
         """Of those that were drawn at random, weighted: of all candidates' forecasts, as far as can be known."""
         return self._quality(drawn_only=True)
+
+    @cached_property
+    def ceiling(self) -> NoiseCeiling | None:
+        """What repeated measurements allow; ``None`` when no kernel was timed twice."""
+        return noise_ceiling(self.repeats, self.bins)
 
     def _quality(self, *, drawn_only: bool) -> ForecastQuality | None:
         return forecast_quality(forecast_rows(self.measured, self.bins, drawn_only=drawn_only), self.bins)
@@ -150,6 +169,7 @@ def gather(
             repeated_speedups(run, _MOST_REPEATED),
             biggest_surprises(measured, bins, _SURPRISES),
             None,
+            screen_totals(run.connection, run.run_id),
         )
         return _with_sources(facts, run, name)
 
@@ -165,7 +185,11 @@ def _with_sources(facts: RunFacts, run: RunSnapshot, name: str) -> RunFacts:
     ]
     kernel = None
     if best is not None:
-        kernel = BestKernel(best, code[best["candidate_key"]], code.get(reference), name)
+        key = best["candidate_key"]
+        profiles = profiles_of(run.connection, run.run_id, [key, reference])
+        kernel = BestKernel(
+            best, code[key], code.get(reference), name, profiles.get(key), profiles.get(reference)
+        )
     return replace(facts, surprises=surprises, best=kernel)
 
 
@@ -189,6 +213,7 @@ def together(runs: Sequence[RunFacts]) -> RunFacts:
         [speedups for facts in runs for speedups in facts.repeats],
         [s for way in (True, False) for s in [s for s in surprises if s.faster is way][:_SURPRISES]],
         max(kernels, key=lambda kernel: kernel.row["speedup"], default=None),
+        summed_totals([facts.screening for facts in runs]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_forecasters_plugin.bins import N_BINS, BinScheme
-from gpu_forecasters_plugin.calibration.ceiling import noise_ceiling
+from gpu_forecasters_plugin.calibration.ceiling import NoiseCeiling
 from gpu_forecasters_plugin.report.facts import RunFacts
 from gpu_forecasters_plugin.report.parts import Item, Listing, Picture, Section, Table
 from gpu_forecasters_plugin.report.quality import NEAR_EDGE, ForecastQuality
@@ -50,7 +50,7 @@ def calibration_section(facts: RunFacts) -> Section:
         title,
         paragraphs,
         [reliability, *_confusions(drawn, everything)],
-        [_scores(drawn, everything)],
+        [_scores(drawn, everything, facts.ceiling)],
     )
 
 
@@ -72,9 +72,12 @@ def _noise(facts: RunFacts, quality: ForecastQuality) -> str:
         f"Noise: {quality.near_edge:.0%} of the measured speed-ups lie within {NEAR_EDGE:.0%} of an edge between two "
         "bins, where timing again may change the bin; not even a perfect forecast is sure of these."
     )
-    ceiling = noise_ceiling(facts.repeats, facts.bins)
+    ceiling = facts.ceiling
     if ceiling is None:
-        return f"{text} No kernel of this run was timed twice, so how well its times repeat is not known."
+        return (
+            f"{text} No kernel of this run was timed twice, so how well its times repeat is not known, and the noise "
+            "ceiling below is undefined."
+        )
     kernels = "One kernel was" if ceiling.n == 1 else f"{ceiling.n:,} kernels were"
     apart = 2 ** (ceiling.median_abs_log2_difference or 0.0) - 1
     return (
@@ -99,7 +102,16 @@ _MEASURES = (
 """What it is, its name among the measures, its digits."""
 
 
-def _scores(drawn: ForecastQuality | None, everything: ForecastQuality) -> Table:
+_CEILINGS = {
+    "exact": "noise ceiling of that: same bin when timed again",
+    "within_one": "noise ceiling of that",
+}
+"""What stands below a measure: how well a second measurement does as a forecast of the first."""
+
+
+def _scores(
+    drawn: ForecastQuality | None, everything: ForecastQuality, ceiling: NoiseCeiling | None
+) -> Table:
     both = (drawn, everything)
     rows = [
         ["rows with a forecast and a time", *("0" if q is None else f"{q.n:,}" for q in both)],
@@ -107,8 +119,12 @@ def _scores(drawn: ForecastQuality | None, everything: ForecastQuality) -> Table
             "rows of equal weight that say as much",
             *("0" if q is None else f"{q.effective_n:,.0f}" for q in both),
         ],
-        *([text, *(_value(q, name, digits) for q in both)] for text, name, digits in _MEASURES),
     ]
+    for text, name, digits in _MEASURES:
+        rows.append([text, *(_value(q, name, digits) for q in both)])
+        if name in _CEILINGS:
+            limit = "undefined" if ceiling is None else format(getattr(ceiling, name), digits)
+            rows.append([_CEILINGS[name], limit, limit])
     headings = [("measure", False), ("drawn at random, weighted", True), ("all measured", True)]
     caption = (
         "Scores. Climatology is a forecaster that only knows how often each bin was measured here: a skill above 0 "

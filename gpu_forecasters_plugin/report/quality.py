@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_forecasters_plugin.bins import N_BINS, BinScheme
+from gpu_forecasters_plugin.bins import BinScheme
 from gpu_forecasters_plugin.calibration.measures import Measures, confusion, measure
 from gpu_forecasters_plugin.calibration.reliability import ReliabilityBucket, reliability_buckets
-from gpu_forecasters_plugin.calibration.rows import ForecastRows, truth_bins
+from gpu_forecasters_plugin.calibration.rows import ForecastRows
 from gpu_forecasters_plugin.ledger.reading import MeasuredRows
 
 __all__ = ["NEAR_EDGE", "ForecastQuality", "forecast_quality", "forecast_rows"]
@@ -59,15 +59,12 @@ def forecast_rows(rows: MeasuredRows, bins: BinScheme, *, drawn_only: bool) -> F
     use = ~np.isnan(rows.probabilities).any(axis=1)
     if drawn_only:
         use &= ~np.isnan(rows.sampling_probability)
-    relative, n = rows.speedup[use] / rows.anchor_speedup[use], int(use.sum())
-    return ForecastRows(
+    return ForecastRows.of(
         rows.probabilities[use],
-        np.log2(relative),
-        np.ones(n, dtype=np.bool_),
-        1.0 / rows.sampling_probability[use] if drawn_only else np.ones(n),
-        np.zeros(n, dtype=np.intp),
-        np.eye(N_BINS)[truth_bins(relative, bins)],
-        bins.name,
+        rows.speedup[use] / rows.anchor_speedup[use],
+        bins=bins,
+        weights=1.0 / rows.sampling_probability[use] if drawn_only else None,
+        answered=np.ones(int(use.sum()), dtype=np.bool_),
     )
 
 

@@ -19,6 +19,7 @@ from gpu_forecasters_plugin.report.run_sections import (
     identity_section,
 )
 from gpu_forecasters_plugin.report.run_story import best_sentence, budget_of, gain_sentence, run_data
+from gpu_forecasters_plugin.report.screen_sections import screen_sections
 from gpu_forecasters_plugin.report.selection_gain import selection_gain
 
 __all__ = ["about", "run_page", "shared_sections"]
@@ -51,6 +52,7 @@ def shared_sections(facts: RunFacts) -> list[Section]:
     """What can be told of one run and of several together."""
     return [
         decisions_section(facts),
+        *screen_sections(facts),
         calibration_section(facts),
         budget_section(facts),
         best_section(facts),

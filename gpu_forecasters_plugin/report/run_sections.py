@@ -9,6 +9,7 @@ from gpu_forecasters_plugin.report.charts import course_picture, reasons_picture
 from gpu_forecasters_plugin.report.facts import RunFacts
 from gpu_forecasters_plugin.report.parts import Listing, Picture, Section, Table
 from gpu_forecasters_plugin.report.run_story import budget_of, decision_counts, identity_rows
+from gpu_forecasters_plugin.report.screen_sections import profile_tables
 from gpu_forecasters_plugin.report.texts import CodeLine, code_lines, diff_lines
 
 __all__ = ["best_section", "budget_section", "course_section", "decisions_section", "identity_section"]
@@ -24,7 +25,7 @@ _MEANING = {
     "fallback": "drawn at random while the forecaster was out, or not trusted",
     "not_selected": "less promising than others of its pool",
     "duplicate": "the same source was measured before; that answers",
-    "invalid_source": "no kernel: empty, too long or not text",
+    "invalid_source": "it cannot run: no kernel at all, or the compiler refuses it",
     "budget_spent": "proposed after the budget was spent",
 }
 
@@ -174,7 +175,13 @@ def best_section(facts: RunFacts) -> Section:
     lines = diff_lines(best.reference_code, best.code)
     if not lines:
         return Section("best", title, [text, "It is the reference itself: nothing faster was measured."])
-    return Section("best", title, [text], listings=[Listing("Difference from the reference", lines)])
+    return Section(
+        "best",
+        title,
+        [text],
+        tables=profile_tables(best),
+        listings=[Listing("Difference from the reference", lines)],
+    )
 
 
 def identity_section(facts: RunFacts) -> Section:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_forecasters_plugin.budget import Budget
 from gpu_forecasters_plugin.decision import Action
-from gpu_forecasters_plugin.report.facts import RunFacts
+from gpu_forecasters_plugin.report.facts import BestKernel, RunFacts
 from gpu_forecasters_plugin.report.selection_gain import FEWEST_POOLS, SelectionGain
 
 __all__ = ["best_sentence", "budget_of", "decision_counts", "gain_sentence", "identity_rows", "run_data"]
@@ -101,6 +101,11 @@ def identity_rows(facts: RunFacts) -> list[tuple[str, str]]:
     return [*names, *((title, value or "not recorded") for title, value in values), *times]
 
 
+def _profiles(best: BestKernel) -> dict[str, Any]:
+    known = {"profile": best.profile, "reference_profile": best.reference_profile}
+    return {name: None if profile is None else asdict(profile) for name, profile in known.items()}
+
+
 def run_data(facts: RunFacts, gain: SelectionGain) -> dict[str, Any]:
     """The facts for programs: plain values, without sources."""
     best = facts.best
@@ -111,7 +116,10 @@ def run_data(facts: RunFacts, gain: SelectionGain) -> dict[str, Any]:
         "measurements": facts.measurements,
         "under_way": facts.under_way,
         "candidates": facts.candidates,
-        "best": None if best is None else dict(best.row) | {"run": best.run},
+        "best": None if best is None else dict(best.row) | {"run": best.run} | _profiles(best),
+        "screening": None
+        if facts.screening is None
+        else facts.screening.summary(facts.run["config"].get("keep_fraction")),
         "course": [dict(row) for row in facts.course],
         "selection_gain": asdict(gain) | {"verdict": gain.verdict},
         "decisions": [asdict(segment) for segment in facts.segments],
@@ -122,6 +130,7 @@ def run_data(facts: RunFacts, gain: SelectionGain) -> dict[str, Any]:
             name: None if quality is None else asdict(quality)
             for name, quality in (("drawn", facts.quality_drawn), ("all_measured", facts.quality))
         },
+        "noise_ceiling": None if facts.ceiling is None else asdict(facts.ceiling),
         "failures": [dict(row) for row in facts.failures],
         "surprises": [{k: v for k, v in asdict(s).items() if k != "code"} for s in facts.surprises],
     }

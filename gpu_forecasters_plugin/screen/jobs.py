@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,6 +39,10 @@ class ScreenJob:
     def __post_init__(self) -> None:
         if (self.evaluator is None) == (self.task_file is None):
             raise ValueError("a job names an evaluator or a task file")
+        for name in ("evaluator", "task_file"):
+            path = getattr(self, name)
+            if path is not None:  # it is called in another folder
+                object.__setattr__(self, name, os.path.abspath(path))
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""

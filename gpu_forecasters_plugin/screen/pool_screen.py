@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.errors import ConfigError
@@ -15,7 +15,7 @@ from gpu_forecasters_plugin.screen.screener import Screener
 from gpu_forecasters_plugin.screen.settings import ScreenConfig
 from gpu_forecasters_plugin.screen.verdict import Verdict
 
-__all__ = ["FOLDER", "PoolScreen", "open_screen"]
+__all__ = ["FOLDER", "PoolScreen", "Screen", "open_screen"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +23,49 @@ FOLDER = "screen"
 """Folder of verdicts within a run's folder."""
 
 
+class Screen(Protocol):
+    """Who tells a gate what the compiler says of candidates. Thread-safe."""
+
+    def verdicts(self, candidates: Sequence[Candidate]) -> dict[str, Verdict]:
+        """Verdicts by candidate key, in bounded time, the reference's among them as far as it is known."""
+
+    def close(self) -> None:
+        """End what it has begun."""
+
+
 class PoolScreen:
     """Gives each candidate of a pool its verdict. Thread-safe."""
 
-    def __init__(self, screener: Screener, config: ScreenConfig) -> None:
+    def __init__(self, screener: Screener, config: ScreenConfig, reference_key: str | None = None) -> None:
+        """Make a screen.
+
+        Args:
+            screener: asks the compiler; belongs to this screen from now on.
+            config: the ``screen:`` section.
+            reference_key: key of the screener's reference.
+        """
         self._screener = screener
+        self._reference_key = reference_key
         self._deadline_s = config.deadline_s
         self._told = False
 
     def verdicts(self, candidates: Sequence[Candidate]) -> dict[str, Verdict]:
-        """Verdicts by candidate key, within the deadline; sources that cannot be kernels at all have none."""
+        """Verdicts by candidate key, within the deadline; sources that cannot be kernels at all have none.
+
+        The reference's is among them, asked for or not, as far as it is known.
+        """
         asked = {candidate.key: candidate.code for candidate in candidates if candidate.problem is None}
         found = self._screener.screen(list(asked.values()), self._deadline_s)
         if self._screener.problem is not None and not self._told:
             self._told = True
             logger.warning("screening decides nothing in this run: %s", self._screener.problem)
-        return dict(zip(asked, found, strict=True))
+        return self._of_reference() | dict(zip(asked, found, strict=True))
+
+    def _of_reference(self) -> dict[str, Verdict]:
+        if self._reference_key is None:
+            return {}
+        verdict = self._screener.reference_verdict(0.0)
+        return {} if verdict is None or verdict.is_late else {self._reference_key: verdict}
 
     def close(self) -> None:
         """End its processes."""
@@ -53,6 +80,7 @@ def open_screen(
     folder: Path,
     evaluator: Path | None = None,
     arguments: Mapping[str, Any] | None = None,
+    disassemble: bool = False,
 ) -> PoolScreen | None:
     """The screen of a run; ``None`` where the configuration has it off.
 
@@ -63,6 +91,7 @@ def open_screen(
         folder: the run's folder.
         evaluator: the host's evaluator, if it is a file that defines ``evaluate(program_path)``.
         arguments: what else the host calls it with.
+        disassemble: whether profiles hold instruction mixes, for forecasters that look at profiles.
 
     Raises:
         ConfigError: the architecture is not known, or nothing says how candidates are called.
@@ -84,9 +113,10 @@ def open_screen(
         evaluator=None if config.task_file is not None else str(evaluator),
         task_file=config.task_file,
         device=device,
+        disassemble=disassemble,
         arguments=arguments,
         seconds=config.timeout_s,
         memory_mib=config.memory_mib,
     )
     screener = Screener(job, reference=reference.code, folder=folder / FOLDER, workers=config.workers)
-    return PoolScreen(screener, config)
+    return PoolScreen(screener, config, reference.key)

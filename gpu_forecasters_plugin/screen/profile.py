@@ -10,6 +10,11 @@ from typing import Any
 __all__ = ["InstructionMix", "LaunchProfile", "LibraryCall", "SourceProfile"]
 
 
+_LARGEST = 2**62
+_LONGEST_NAME = 20_000
+"""Of a kernel; those of C++ templates run to thousands of characters."""
+
+
 @dataclass(frozen=True)
 class InstructionMix:
     """SASS instructions of one kernel as they stand in its text, each counted once whatever loop it is in.
@@ -49,12 +54,12 @@ class InstructionMix:
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """One kernel with one grid, and how often a call of the candidate launches it.
+    """One kernel with one grid and one size of arguments, and how often a call of the candidate launches it.
 
     Attributes:
         kernel: the kernel's name.
         language: ``triton`` or ``cuda``.
-        count: launches of it with this grid in the dry run; 0 for a kernel that was compiled but whose launch
+        count: such launches of it in the dry run; 0 for a kernel that was compiled but whose launch
             is out of sight (CUDA C++ behind its own host code).
         grid: blocks in x, y and z; ``None`` out of sight.
         threads: threads per block; ``None`` out of sight.
@@ -123,6 +128,8 @@ class SourceProfile:
         roofline_us: a lower bound of the time of all this, in microseconds, launch overhead included (see
             :mod:`gpu_forecasters_plugin.screen.roofline`); ``None`` without figures of the device.
         complete: whether the dry run went through the candidate; otherwise more may follow.
+        estimated_us: an estimate of the same time, in microseconds, by occupancy, waves and instructions (see
+            :mod:`gpu_forecasters_plugin.screen.estimate`); ``None`` where part of the work is out of sight.
     """
 
     arch: str
@@ -131,6 +138,7 @@ class SourceProfile:
     library: tuple[LibraryCall, ...] = ()
     roofline_us: float | None = None
     complete: bool = True
+    estimated_us: float | None = None
 
     @property
     def launch_count(self) -> int:
@@ -167,10 +175,7 @@ class SourceProfile:
         """
         kept = dict(given)
         kept["launches"] = tuple(_launch(entry) for entry in kept.get("launches", ()))
-        kept["library"] = tuple(LibraryCall(**entry) for entry in kept.get("library", ()))
-        roofline = kept.get("roofline_us")
-        if roofline is not None and not math.isfinite(roofline):
-            raise ValueError(f"roofline_us is a finite number, got {roofline!r}")
+        kept["library"] = tuple(LibraryCall(**_only(LibraryCall, entry)) for entry in kept.get("library", ()))
         return cls(**_only(cls, kept))
 
 
@@ -179,17 +184,50 @@ def _launch(entry: Mapping[str, Any]) -> LaunchProfile:
     grid = kept.get("grid")
     kept["grid"] = None if grid is None else _three(grid)
     mix = kept.get("instructions")
-    kept["instructions"] = None if mix is None else InstructionMix(**mix)
+    kept["instructions"] = None if mix is None else _mix(mix)
     return LaunchProfile(**_only(LaunchProfile, kept))
 
 
+def _mix(entry: Mapping[str, Any]) -> InstructionMix:
+    mix = InstructionMix(**_only(InstructionMix, entry))
+    if not all(width.isdecimal() for widths in (mix.global_loads, mix.global_stores) for width in widths):
+        raise ValueError("widths of loads and stores are numbers of bits")
+    return mix
+
+
 def _three(grid: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (int(size) for size in grid)
+    if not (isinstance(grid, list | tuple) and len(grid) == 3 and all(_fits(size, "int") for size in grid)):
+        raise ValueError(f"a grid is three numbers, got {grid!r:.60}")
+    x, y, z = grid
     return x, y, z
 
 
 def _only(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(kind)}
-    if unknown := set(entry) - names:
+    """The fields, each of its type: a profile comes out of the process of a candidate that may have forged it.
+
+    Raises:
+        ValueError: they are not.
+    """
+    types = {f.name: str(f.type) for f in fields(kind)}
+    if unknown := set(entry) - set(types):
         raise ValueError(f"unknown fields of a {kind.__name__}: {sorted(unknown)}")
+    for name, value in entry.items():
+        if not _fits(value, types[name]):
+            raise ValueError(f"{name} of a {kind.__name__} cannot be {value!r:.60}")
     return dict(entry)
+
+
+def _fits(value: Any, expected: str) -> bool:
+    if value is None or expected.endswith(" | None"):
+        return expected.endswith(" | None") and (value is None or _fits(value, expected[:-7]))
+    if expected == "float":
+        return type(value) in (int, float) and 0 <= value <= _LARGEST and math.isfinite(value)
+    if expected == "int":
+        return type(value) is int and 0 <= value <= _LARGEST
+    if expected == "str":
+        return isinstance(value, str) and len(value) <= _LONGEST_NAME
+    if expected == "bool":
+        return isinstance(value, bool)
+    if expected == "Mapping[str, int]":
+        return isinstance(value, dict) and all(_fits(k, "str") and _fits(v, "int") for k, v in value.items())
+    return True  # records, which are read apart

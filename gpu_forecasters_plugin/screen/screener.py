@@ -12,12 +12,11 @@ from pathlib import Path
 
 from gpu_forecasters_plugin.screen.cache import VerdictCache
 from gpu_forecasters_plugin.screen.jobs import ScreenJob
-from gpu_forecasters_plugin.screen.verdict import Status, Verdict, undecided
+from gpu_forecasters_plugin.screen.verdict import LATE, Status, Verdict, undecided
 from gpu_forecasters_plugin.screen.workshop import ScreenError, Workshop
 
 __all__ = ["Screener"]
 
-_LATE = "no verdict by the deadline"
 _PASSING = ("the candidate did not behave: it took longer", "no verdict", "the process that screens")
 """How verdicts begin that say more about this machine's load than about the candidate: they are not filed."""
 
@@ -26,8 +25,8 @@ class Screener:
     """Screens candidates of one task. Thread-safe; :meth:`close` ends its processes.
 
     Promises: a candidate is called ``invalid`` only if the task's reference came out ``valid`` in the same way, so
-    that an evaluator that cannot be run dry makes everything ``undecided``; verdicts come by the deadline; nothing is
-    raised whatever a candidate does.
+    that an evaluator that cannot be run dry makes everything ``undecided``; verdicts come by the deadline, and at once
+    when it is closed; nothing is raised whatever a candidate does.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class Screener:
         self._threads = ThreadPoolExecutor(workers or cores, thread_name_prefix="gpu-forecasters-screen")
         self._lock = threading.Lock()
         self._running: dict[str, Future[Verdict]] = {}
+        self._end: Future[None] = Future()
         self.problem: str | None = None
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class Screener:
             reason = (
                 f"the reference cannot be run dry, so nothing can be told of candidates: {trust.headline()}"
             )
-            if not trust.message.startswith(_LATE):
+            if not trust.is_late and not self._end.done():
                 self.problem = reason
             return [undecided(reason) for _ in codes]
         return self._screened(codes, left, seen)
@@ -99,10 +99,11 @@ class Screener:
         deadline = time.monotonic() + deadline_s
         found: list[Verdict | Future[Verdict]] = [self._known_or_begun(code) for code in codes]
         waiting = {entry for entry in found if isinstance(entry, Future)}
-        total = len(waiting)
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            _, waiting = wait(waiting, timeout=left, return_when=FIRST_COMPLETED)
-            seen(len(codes) - total + total - len(waiting))
+        while waiting and not self._end.done() and (left := deadline - time.monotonic()) > 0:
+            # The end is waited for as well: nobody is told of futures that a pool's shutdown cancels.
+            done, _ = wait({*waiting, self._end}, timeout=left, return_when=FIRST_COMPLETED)
+            waiting -= done
+            seen(len(codes) - len(waiting))
         return [_settled(entry) for entry in found]
 
     def _known_or_begun(self, code: str) -> Verdict | Future[Verdict]:
@@ -115,6 +116,8 @@ class Screener:
         if known is not None:
             return known
         with self._lock:
+            if self._end.done():
+                return undecided(LATE)
             if key not in self._running:
                 self._running[key] = self._threads.submit(self._screen_one, key, job)
             return self._running[key]
@@ -123,7 +126,8 @@ class Screener:
         try:
             verdict = self._workshop.screen(job)
         except ScreenError as error:
-            self.problem = str(error)
+            if not self._end.done():
+                self.problem = str(error)
             verdict = undecided(str(error))
         else:
             if not verdict.message.startswith(_PASSING):
@@ -133,7 +137,10 @@ class Screener:
         return verdict
 
     def close(self) -> None:
-        """End the processes; what is being screened comes out undecided."""
+        """End the processes, for good; what is being screened, or asked for later, comes out undecided."""
+        with self._lock:
+            if not self._end.done():
+                self._end.set_result(None)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._workshop.close()
         self._threads.shutdown(wait=True)
@@ -142,4 +149,4 @@ class Screener:
 def _settled(entry: Verdict | Future[Verdict]) -> Verdict:
     if isinstance(entry, Verdict):
         return entry
-    return entry.result() if entry.done() and not entry.cancelled() else undecided(_LATE)
+    return entry.result() if entry.done() and not entry.cancelled() else undecided(LATE)

@@ -7,9 +7,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from gpu_forecasters_plugin.printable import printable
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
-__all__ = ["Fault", "Status", "Verdict", "invalid", "undecided"]
+__all__ = ["LATE", "Fault", "Status", "Verdict", "invalid", "telling_line", "undecided"]
+
+LATE = "no verdict by the deadline"
+"""The message of a verdict that was not waited for any longer."""
 
 _LONGEST_MESSAGE = 4000
 
@@ -46,7 +50,8 @@ class Verdict:
         message: what the compiler or the interpreter said, or why nothing could be decided; at most 4,000
             characters of text that the candidate has a say in: show it with ``printable``.
         line: line of the candidate, counted from 1, where it failed; ``None`` where no single one did.
-        stopped: where a dry run ended before the program did (it needed data, or a clock); empty if it ran through.
+        stopped: where a dry run ended before the program did (it needed data, or a clock), likewise bounded; empty if
+            it ran through.
         profile: what was compiled; ``None`` where nothing was.
         seconds: wall time of the screening.
         cpu_seconds: processor time of it, the compilers' included.
@@ -66,29 +71,36 @@ class Verdict:
     def __post_init__(self) -> None:
         if (self.status is Status.INVALID) != (self.fault is not None):
             raise ValueError(f"a verdict that is {self.status} has fault {self.fault}")
-        if len(self.message) > _LONGEST_MESSAGE:
-            object.__setattr__(self, "message", self.message[: _LONGEST_MESSAGE - 3] + "...")
+        for name in ("message", "stopped"):
+            text = getattr(self, name)
+            if len(text) > _LONGEST_MESSAGE:
+                object.__setattr__(self, name, text[: _LONGEST_MESSAGE - 3] + "...")
 
     @property
     def is_invalid(self) -> bool:
         """Whether the candidate certainly cannot run."""
         return self.status is Status.INVALID
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it was not waited for any longer: it may come yet."""
+        return self.status is Status.UNDECIDED and self.message == LATE
+
     def headline(self) -> str:
         """One line for people: status, fault, line, and the last line of the message, which says most."""
         if self.status is Status.VALID:
             return f"valid; {self.stopped}" if self.stopped else "valid"
-        lines = [line.strip() for line in self.message.splitlines() if line.strip(" ^~\t")]
         what = f"{self.status}" if self.fault is None else f"{self.status} ({self.fault})"
         where = "" if self.line is None else f", line {self.line}"
-        return f"{what}{where}: {lines[-1] if lines else 'no reason given'}"
+        return f"{what}{where}: {telling_line(self.message) or 'no reason given'}"
 
     def explanation(self) -> str:
-        """What is wrong, in the compiler's words, for whoever is to mend it."""
+        """What is wrong, in the compiler's words, for whoever is to mend it; control characters are escaped."""
         if self.fault is None:
-            return self.headline()
+            return printable(self.headline())
         where = "" if self.line is None else f" at line {self.line}"
-        return f"cannot run ({self.fault}){where}: {self.message}"
+        message = "\n".join(map(printable, self.message.splitlines()))
+        return f"cannot run ({self.fault}){where}: {message}"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""
@@ -111,6 +123,12 @@ class Verdict:
         if not (line is None or (isinstance(line, int) and line > 0)):
             raise ValueError(f"a line is a positive number, got {line!r}")
         return cls(**known)
+
+
+def telling_line(message: str) -> str:
+    """The line of a compiler's message that says most: the last one, marks below a place in the source apart."""
+    lines = [line.strip() for line in message.splitlines() if line.strip(" ^~\t")]
+    return lines[-1] if lines else ""
 
 
 def undecided(message: str, **more: Any) -> Verdict:

@@ -54,15 +54,18 @@ class Workshop:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._closed = False
         self.versions: dict[str, str] = {}
 
     def start(self) -> None:
         """Start the process, unless it runs; takes a few seconds.
 
         Raises:
-            ScreenError: torch or triton is not installed, or the process does not start.
+            ScreenError: torch or triton is not installed, the process does not start, or this was closed.
         """
         with self._lock:
+            if self._closed:
+                raise ScreenError("the process that screens was ended")
             if self._process is not None and self._process.poll() is None:
                 return
             self._hang_up()
@@ -137,8 +140,9 @@ class Workshop:
         self._process = self._connection = None
 
     def close(self) -> None:
-        """End the process; whoever waits for a verdict gets ``undecided``."""
+        """End the process, for good; whoever waits for a verdict gets ``undecided``."""
         with self._lock:
+            self._closed = True
             self._hang_up()
 
 

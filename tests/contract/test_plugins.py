@@ -226,6 +226,34 @@ def test_a_broken_plugin_stops_with_its_name_and_the_reason(
     assert gpu_forecasters("plugins").code == 0
 
 
+CHATTY = """
+print("imported")
+from gpu_forecasters_plugin.forecast import Forecast
+from gpu_forecasters_plugin.forecasters import Forecaster
+class Chatty(Forecaster):
+    name = "chatty"
+    def forecast(self, queries):
+        print("forecasting")
+        return [Forecast.from_weights([1] * 8, source="chatty") for _ in queries]
+@hookimpl
+def gpu_forecasters_forecasters():
+    print("asked")
+    return [ForecasterFactory("chatty", lambda setup: Chatty())]
+"""
+
+
+def test_what_a_plugin_prints_is_no_part_of_an_answer(
+    install: Install, gpu_forecasters: Command, tmp_path: Path
+) -> None:
+    install("acme", HEAD + CHATTY)
+    (tmp_path / "kernel.py").write_text("launch()\n")
+    config = write_config(tmp_path, forecaster={"kind": "chatty", "hedge": False})
+    files = ("--reference", tmp_path / "kernel.py", "--candidate", tmp_path / "kernel.py")
+    said = gpu_forecasters("forecast", *files, "--config", config, "--json")
+    assert said.code == 0 and json.loads(said.out)["forecaster"] == "chatty"
+    assert {"imported", "asked", "forecasting"} <= set(said.err.split())
+
+
 def test_two_plugins_that_clash_are_both_named(install: Install) -> None:
     install("acme", HEAD + FORECASTER.format(name="fast"))
     install("zeta", HEAD + FORECASTER.format(name="fast"), version="2.1")

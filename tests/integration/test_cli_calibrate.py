@@ -196,5 +196,29 @@ def test_a_ledger_that_is_not_there_is_an_error(gpu_forecasters: Command, tmp_pa
     assert said.code == 1 and "there is no ledger" in said.err
 
 
+def test_of_a_comparisons_folder_the_only_run_is_taken_and_of_several_one_has_to_be_named(
+    gpu_forecasters: Command, ledger: Ledger, tmp_path: Path
+) -> None:
+    write_run(ledger, 1)
+    written = Path(ledger.target.removeprefix("sqlite:///"))
+    runs = [tmp_path / "cmp" / "runs" / name for name in ("a-0", "b-0")]
+    command = ("calibrate", "--ledger", tmp_path / "cmp", "--target-risk", "0.3", "--out", tmp_path / "out")
+    for run in runs:
+        run.mkdir(parents=True)
+        with (
+            closing(sqlite3.connect(written)) as source,
+            closing(sqlite3.connect(run / "ledger.sqlite3")) as copy,
+        ):
+            source.backup(copy)
+        if run is runs[0]:
+            assert "too few rows" in gpu_forecasters(*command).err
+    said = gpu_forecasters(*command)
+    assert said.code == 2
+    assert said.err == f"error: {tmp_path}/cmp holds several runs: say --run; there are: runs/a-0, runs/b-0\n"
+    exported = gpu_forecasters("ledger", "export", tmp_path / "cmp", "--out", tmp_path / "rows.jsonl")
+    assert exported.code == 1
+    assert exported.err.endswith(f"; there are: {runs[0]}/ledger.sqlite3, {runs[1]}/ledger.sqlite3\n")
+
+
 def test_help_has_an_example(gpu_forecasters: Command) -> None:
     assert "Example: gpu-forecasters calibrate" in gpu_forecasters("calibrate", "--help").out

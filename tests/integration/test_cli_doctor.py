@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from helpers import Command
 
+from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.doctor import Status, machine
 from gpu_forecasters_plugin.doctor._base import CheckResult, bounded
+from gpu_forecasters_plugin.doctor.forecasters import check_hardware
 from gpu_forecasters_plugin.ledger.schema import head_revision
 
 SAVED_LEDGERS = Path(__file__).resolve().parents[1] / "data"
@@ -62,6 +64,23 @@ def test_a_forecaster_that_cannot_be_built_fails(gpu_forecasters: Command, tmp_p
     said = gpu_forecasters("doctor", "--config", config, "--out", tmp_path)
     assert said.code == 1
     assert "missing.jsonl" in checks(tmp_path)["forecaster"]["seen"]
+
+
+def test_an_endpoint_that_is_not_there_is_named_once_in_its_line(
+    gpu_forecasters: Command, tmp_path: Path
+) -> None:
+    url = "http://127.0.0.1:9/v1"
+    config = write_config(tmp_path, f"{{forecaster: {{kind: openai_server, base_url: '{url}', model: m}}}}")
+    said = gpu_forecasters("doctor", "--config", config)
+    assert said.code == 1
+    assert f"unreachable: {url}: " in said.out and f"{url}: unreachable" not in said.out
+
+
+def test_a_gpu_that_is_not_known_is_not_looked_up_by_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no nvidia-smi
+    found = check_hardware(SurrogateConfig())
+    assert found.status is Status.WARN and found.seen.endswith("no GPU is known")
+    assert check_hardware(SurrogateConfig(device="Voodoo 2")).seen == "nothing is known of 'Voodoo 2'"
 
 
 def test_a_host_that_is_not_installed_or_not_supported_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastCost, ForecastFailure
 from gpu_forecasters_plugin.forecasters import ScriptedForecaster
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
-from gpu_forecasters_plugin.ledger.summary import best_over_time
+from gpu_forecasters_plugin.ledger.summary import summarise
 
 
 @pytest.fixture
@@ -116,30 +116,24 @@ def test_the_table_says_what_its_columns_are_relative_to(command: Command, run: 
     assert "confidence: of the bin relative to the reference" in command("show", run / "other").out
 
 
-def ended(number: int, key: str, speedup: float) -> dict[str, object]:
-    row = {
-        "id": number,
-        "candidate_key": key,
-        "outcome": "ok",
-        "speedup": speedup,
-        "finished_at": float(number),
-    }
-    return row | {"time_us": None, "reason": "audit"}
-
-
-def test_a_kernel_that_is_measured_again_and_faster_is_listed_once() -> None:
-    rows = [
-        ended(1, "a", 1.0),
-        ended(2, "b", 2.0),
-        ended(3, "b", 2.1),
-        ended(4, "a", 1.5),
-        ended(5, "c", 3.0),
-    ]
-    found = best_over_time(rows)
+def test_a_kernel_that_is_measured_again_and_faster_is_listed_once(ledger: Ledger) -> None:
+    gate = open_gate(ledger, config=surrogate(keep_fraction=1.0))
+    decisions = gate.ask([candidate(number) for number in range(5)])
+    for decision, speedup in zip(decisions, (1.0, 2.0, 2.1, 1.5, 3.0), strict=True):
+        gate.tell(decision.id, measured(speedup))
+    first, second, again, slower, last = (decision.candidate_key for decision in decisions)
+    same = (
+        ("UPDATE measurement SET candidate_key = ? WHERE candidate_key = ?", keys)
+        for keys in ((second, again), (first, slower))
+    )
+    with closing(sqlite3.connect(ledger.file)) as connection, connection:
+        for statement, keys in same:
+            connection.execute(statement, keys)
+    found = summarise(ledger)["best"]
     assert [(row["candidate_key"], row["speedup"], row["measurement"]) for row in found] == [
-        ("a", 1.0, 1),
-        ("b", 2.1, 3),
-        ("c", 3.0, 5),
+        (first, 1.0, 1),
+        (second, 2.1, 3),
+        (last, 3.0, 5),
     ]
 
 
@@ -164,6 +158,15 @@ def comparison(tmp_path: Path) -> Path:
         for decision in gate.ask([candidate(number) for number in range(count)]):
             gate.tell(decision.id, measured(1.0 + count / 10))
     return folder
+
+
+def test_on_a_narrow_terminal_lines_are_folded_and_no_number_is_cut_off(
+    command: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    best = command("show", run).out.partition("best kernels over time")[2].partition("the last")[0]
+    assert "…" not in best and "1.000x" in best
 
 
 def test_of_a_folder_of_many_runs_all_are_listed(command: Command, comparison: Path, tmp_path: Path) -> None:

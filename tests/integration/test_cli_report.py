@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Command, candidate, failed, measured, open_gate, wait_until
+from helpers import Command, candidate, failed, measured, open_gate, wait_until, write_pool
 from report_pages import PageText, hostile_run, write_report, write_run
 
 from benchmarks.report_scale import POOL, write_ledger
@@ -133,6 +133,20 @@ def test_an_empty_run_and_one_with_a_single_row_say_that_little_is_known(
     else:
         assert "Nothing has been measured yet." in page.text and "Nothing has been decided yet." in page.text
     assert "nothing is known" in page.text
+
+
+def test_what_noise_allows_is_undefined_until_a_kernel_was_timed_twice(
+    gpu_forecasters: Command, ledger: Ledger, tmp_path: Path
+) -> None:
+    write_run(ledger, 2)
+    page = write_report(gpu_forecasters, tmp_path, tmp_path / "report.html")
+    assert "same bin when timed again undefined undefined" in page.text
+    assert page.data["noise_ceiling"] is None
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as connection, connection:
+        connection.execute("UPDATE measurement SET candidate_key = 'k', speedup = id WHERE id IN (2, 3)")
+    page = write_report(gpu_forecasters, tmp_path, tmp_path / "report.html")
+    assert page.data["noise_ceiling"]["n"] == 1 and page.data["noise_ceiling"]["exact"] == 0.0
+    assert "same bin when timed again 0% 0%" in page.text
 
 
 def test_a_run_of_failures_only_has_no_best_kernel_and_tells_where_its_seconds_went(
@@ -358,6 +372,28 @@ def test_a_comparison_tells_of_the_surrogates_searches_where_there_are_ledgers_o
     assert (searches["measurements"], searches["candidates"]) == (10, 18)
     assert searches["best"]["speedup"] == 6.0 and searches["best"]["run"] == "surrogate-1"
     assert searches["quality"]["all_measured"]["measures"]["n"] == 8
+
+
+def test_a_comparison_in_process_keeps_its_searches_for_report_watch_and_show(
+    gpu_forecasters: Command, tmp_path: Path
+) -> None:
+    pool, out = write_pool(tmp_path / "pool.jsonl"), tmp_path / "cmp"
+    left_over = out / "runs" / "surrogate-7"
+    write_run(Ledger(left_over / "ledger.sqlite3"), 1)
+    setting = ["--budget", "9", "--seeds", "2", "--arms", "surrogate", "--out", out]
+    assert gpu_forecasters("compare", "--pool", pool, "--host", "inprocess", *setting).code == 0
+    page = write_report(gpu_forecasters, out, tmp_path / "report.html")
+    assert page.data["surrogate"]["runs"] == ["surrogate-0", "surrogate-1"]
+    assert page.data["surrogate"]["measurements"] == 18 and "of them have a ledger" not in page.text
+    watched = gpu_forecasters("watch", out, "--run", "surrogate-0", "--once").out
+    assert "9 of 9, 0 left" in watched and "over: its budget is spent" in watched
+    assert sorted(path.name for path in (out / "runs" / "surrogate-0").iterdir()) == [
+        ".lock",
+        "ledger.sqlite3",
+    ]
+    (out / "runs" / "surrogate-0" / "ledger.sqlite3").unlink()
+    page = write_report(gpu_forecasters, out, tmp_path / "report.html")
+    assert "In the surrogate's searches (1 of them have a ledger here)" in page.text
 
 
 @pytest.mark.parametrize(

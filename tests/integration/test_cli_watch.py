@@ -88,6 +88,15 @@ def test_the_picture_fits_a_terminal_of_80_columns(run: Path, height: int) -> No
     assert len(lines) <= height and lines[-1].strip()
 
 
+def test_where_a_picture_would_be_cut_off_a_folded_line_says_how_the_run_stands(
+    gpu_forecasters: Command, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_forecasters_plugin.cli.watch.screen._PIPE_WIDTH", 20)
+    said = gpu_forecasters("watch", run, "--once").out
+    assert "…" not in said and max(map(len, said.splitlines())) <= 20
+    assert "4 of 9 measured of 13 candidates; best " in " ".join(said.split())
+
+
 def test_a_forecaster_that_is_down_is_called_so(gpu_forecasters: Command, tmp_path: Path) -> None:
     silent = ScriptedForecaster(lambda query: ForecastFailure(FailureKind.UNREACHABLE, "refused"))
     gate = open_gate(tmp_path, silent)

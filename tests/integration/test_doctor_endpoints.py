@@ -156,7 +156,7 @@ def test_what_hangs_in_one_check_is_not_asked_for_in_the_next(
     found = doctor(server.base_url, deadline=0.3)
     assert found["structured output"] == (
         "fail",
-        f"timeout: {server.base_url} does not answer; {ADVICE[FailureKind.TIMEOUT]}",
+        f"timeout: {server.base_url} gave no whole answer in time; {ADVICE[FailureKind.TIMEOUT]}",
     )
     skipped = [name for name, status in found.statuses().items() if status == "skipped"]
     assert skipped == ["logprobs", "prefix caching", "context length"]

@@ -306,6 +306,13 @@ def test_no_credential_is_written_or_shown() -> None:
     assert "secret" not in url.render_as_string() and url.password == "secret"
 
 
+def test_a_ledger_stays_where_it_is_when_the_host_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_url("ledger.sqlite3", Path("run")).database == str(tmp_path / "run" / "ledger.sqlite3")
+
+
 # -- disks that are full or not for writing ---------------------------------------------------------------------------
 
 
@@ -480,6 +487,7 @@ def test_a_saved_ledger_of_each_revision_opens_and_keeps_its_rows(path: Path, sa
     assert found == expected["decisions"]
     assert gate.best_speedup == expected["best_speedup"]
     assert ledger.imported_rows() == expected.get("imported_rows", 0)
+    assert len(ledger.verdicts()) == expected.get("screened", 0)
     use = ledger.budget_use(forecasts=True)
     assert (use.gpu_seconds, use.forecast_gpu_seconds) == (
         expected["gpu_seconds"],

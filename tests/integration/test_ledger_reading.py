@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 from helpers import Command, candidate, open_gate
 
+from gpu_forecasters_plugin.cli.watch.target import WatchTarget
 from gpu_forecasters_plugin.errors import LedgerError, LedgerMissingError, LedgerWriteError
 from gpu_forecasters_plugin.ledger import Ledger, LedgerReader
 from gpu_forecasters_plugin.ledger.locating import ledgers_below
 from gpu_forecasters_plugin.ledger.schema import head_revision
+from gpu_forecasters_plugin.ledger.sqlite_files import copy_database
 
 DATA = Path(__file__).parents[1] / "data"
 OLDER = sorted(path for path in DATA.glob("ledger_*.sqlite3") if path.stem[7:] != head_revision())
@@ -85,6 +87,25 @@ def test_the_copy_that_an_older_ledger_is_read_through_goes_with_its_reader(
     del reader
     gc.collect()
     assert list(scratch.iterdir()) == []
+
+
+def test_an_older_ledger_is_copied_once_to_be_watched_and_again_when_it_is_written_to(
+    oldest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[Path] = []
+
+    def copy(source: Path, target: Path) -> None:
+        copied.append(source)
+        copy_database(source, target)
+
+    monkeypatch.setattr("gpu_forecasters_plugin.ledger.read_only.copy_database", copy)
+    watched = WatchTarget(str(oldest.parent), None)
+    before = sum(watched.look().standing.decisions.values())
+    assert watched.look().standing.use and watched.summary() and copied == [oldest]
+    with closing(sqlite3.connect(oldest)) as connection, connection:
+        connection.execute("DELETE FROM decision WHERE id NOT IN (SELECT decision_id FROM measurement)")
+    assert sum(watched.look().standing.decisions.values()) < before
+    assert watched.look() and len(copied) == 2
 
 
 def test_a_ledger_that_is_read_cannot_be_written_to(ledger: Ledger) -> None:

@@ -148,7 +148,17 @@ SPENT: dict[str, tuple[Behaviour, FailureKind, str]] = {
         FailureKind.REFUSED,
         "Incorrect API key provided: ***",
     ),
-    "no such model": (replies(404), FailureKind.REFUSED, "status 404"),
+    "refused key is named by its variable": (
+        replies(403),
+        FailureKind.REFUSED,
+        "environment variable OPENAI_API_KEY holds the key that was sent",
+    ),
+    "no such path": (replies(404), FailureKind.REFUSED, "status 404 (is base_url right? most end in /v1)"),
+    "no such model": (
+        replies(404, {"error": {"message": "the model does not exist"}}),
+        FailureKind.REFUSED,
+        "status 404 the model does not exist",
+    ),
     "redirect": (replies(302, Location="http://localhost:9/v1"), FailureKind.UNREACHABLE, "redirects"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ pytest.importorskip("triton")
 
 from gpu_forecasters_plugin.screen import Fault, Screener, ScreenJob, Status, Verdict  # noqa: E402
 from gpu_forecasters_plugin.screen.binaries import binary_tool  # noqa: E402
-from gpu_forecasters_plugin.screen.workshop import Workshop  # noqa: E402
+from gpu_forecasters_plugin.screen.workshop import ScreenError, Workshop  # noqa: E402
 
 needs_nvcc = pytest.mark.skipif(binary_tool("nvcc") is None, reason="there is no nvcc here")
 
@@ -138,6 +139,8 @@ def test_a_kernel_that_builds_is_valid_and_has_a_profile(screen: ByTask) -> None
         ("tl.arange(0, BLOCK)", "tl.arange(0, 3 * BLOCK)", Fault.COMPILE, 9, "power of 2"),
         ("num_warps=4", "num_warps=64", Fault.RESOURCES, 17, "threads"),
         ("(triton.cdiv(n, 1024),)", "(n / 1024,)", Fault.LAUNCH, 17, "integer"),
+        ("(triton.cdiv(n, 1024),)", "(1, n)", Fault.LAUNCH, 17, "not within"),
+        ("(triton.cdiv(n, 1024),)", "(n << 20,)", Fault.LAUNCH, 17, "32 bits"),
         ("(x, y, n,", "(x, y.cpu(), n,", Fault.LAUNCH, 17, "cpu tensor"),
         ("(x, y, n,", "(x, n,", Fault.RAISES, 17, "missing 1 required"),
     ],
@@ -149,6 +152,12 @@ def test_a_kernel_that_cannot_run_is_invalid_with_its_line(
     verdict = screen(GOOD.replace(before, after))
     assert (verdict.status, verdict.fault, verdict.line) == (Status.INVALID, fault, line), verdict.message
     assert says in verdict.message
+
+
+@pytest.mark.parametrize("grid", ["(0,)", "(-n,)", "(1 << 16, 1 << 15)"])
+def test_a_grid_of_which_triton_launches_nothing_is_no_failure(screen: ByTask, grid: str) -> None:
+    verdict = screen(GOOD.replace("(triton.cdiv(n, 1024),)", grid))
+    assert (verdict.status, verdict.profile) == (Status.VALID, None), verdict.message
 
 
 DOT = """
@@ -198,6 +207,12 @@ def test_a_tuner_takes_the_first_configuration_that_builds(screen: ByTask) -> No
         ("def run(x):\n    open('/etc/motd', 'a')\n", "OSError|PermissionError|Read-only"),
         ("import os\n\n\ndef run(x):\n    os._exit(0)\n", "without an answer"),
         ("def run(x):\n    raise SystemExit(0)\n", "SystemExit"),
+        ("def run(x):\n    bytearray(1 << 45)\n", "MemoryError"),
+        (
+            "import threading\n\n\ndef run(x):\n    gate = threading.Event()\n"
+            "    for _ in range(100_000):\n        threading.Thread(target=gate.wait, daemon=True).start()\n",
+            "new thread|more than",
+        ),
         (
             "import torch\n\n\ndef run(x):\n    return torch.cuda.get_device_properties(0).clock_of_the_moon\n",
             "real one may have it",
@@ -342,6 +357,25 @@ def test_verdicts_are_kept_and_late_ones_are_undecided(task_file: Path, tmp_path
         assert second.screen([GOOD], 0.0) == [verdict]  # nothing had to be started
     finally:
         second.close()
+
+
+def test_a_screener_that_is_closed_lets_go_of_whoever_waits(task_file: Path) -> None:
+    screener = Screener(ScreenJob("", "sm_90", task_file=str(task_file), seconds=600.0), workers=1)
+    answers: list[list[Verdict]] = []
+    codes = [f"import time\ntime.sleep(500 + {n})\n" for n in range(2)]
+    asking = threading.Thread(target=lambda: answers.append(screener.screen(codes, 500.0)))
+    screener.start()
+    asking.start()
+    while not screener._running:
+        asking.join(0.01)
+    screener.close()
+    asking.join(60.0)
+    assert not asking.is_alive()
+    answers.append(screener.screen(codes, 500.0))
+    assert {verdict.status for found in answers for verdict in found} == {Status.UNDECIDED}
+    assert screener.problem is None
+    with pytest.raises(ScreenError, match="ended"):
+        screener.start()
 
 
 def test_a_process_that_died_is_started_anew(workshop: Workshop, screen: ByTask) -> None:

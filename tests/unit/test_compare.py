@@ -144,7 +144,7 @@ def test_every_arm_gets_the_same_gpu_seconds_where_forecasting_counts(
 ) -> None:
     names = ["surrogate", "random"]
     arms = build_arms(names, pool, COUNTING, tmp_path, measurement_seconds=1.0)
-    with patch("gpu_forecasters_plugin.compare.inprocess.build_forecaster", paid_forecaster):
+    with patch("gpu_forecasters_plugin.compare.replay.build_forecaster", paid_forecaster):
         found = {arm.name: InProcessHost().run(pool, arm, 0, 40, tmp_path / arm.name) for arm in arms}
     assert (found["baseline"].gpu_seconds, found["baseline"].forecast_gpu_seconds) == (20.0, 0.0)
     for name in names:
@@ -252,7 +252,7 @@ def compare(pool: RecordedPool, out: Path, ended_after: int = 99, **change: Any)
     """Arms and seeds that are searched when a comparison is ended after so many searches."""
     searched: list[tuple[str, int]] = []
 
-    def searches(host: str, source: Any, wanted: Any, budget: int, on_finished: Any) -> None:
+    def searches(host: str, source: Any, wanted: Any, budget: int, folder: Path, on_finished: Any) -> None:
         for arm, seed in wanted:
             if len(searched) == ended_after:
                 raise KeyboardInterrupt

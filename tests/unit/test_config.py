@@ -307,11 +307,19 @@ def test_an_adapter_lies_relative_to_the_configuration(tmp_path: Path) -> None:
         {"kind": "openai_server", "model": "m", "extra_body": {"api_key": "hunter2"}},
         {"kind": "openai_server", "model": "m", "extra_body": {"apiKey": "hunter2"}},
         {"kind": "openai_server", "model": "m", "extra_body": {"bearer": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"api_key": ["x", "hunter2"]}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"password": {"x": 1, "y": "hunter2"}}},
         {"kind": "openai_server", "model": "m", "api_key": "hunter2"},
     ],
 )
 def test_a_secret_among_further_arguments_is_refused_and_not_repeated(section: Any) -> None:
     assert "hunter2" not in complaint({"forecaster": section})
+
+
+def test_a_secret_that_is_a_number_is_not_repeated() -> None:
+    section = {"kind": "openai_server", "model": "m", "extra_body": {"password": 31415926, "top_k": 5}}
+    said = complaint({"forecaster": section})
+    assert "31415926" not in said and "'top_k': 5" in said
 
 
 @pytest.mark.parametrize(

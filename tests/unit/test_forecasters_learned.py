@@ -336,8 +336,9 @@ def test_tasks_that_contradict_each_other_are_not_believed() -> None:
         WarmStartTask(t.operation, t.reference_code, t.codes, tuple(generator.gauss(0, 1) for _ in t.codes))
         for t in tasks
     ]
-    assert WarmStart(noise).slope < 0.4
-    assert WarmStart(tasks).slope > 0.5
+    program = extract_features(triton())
+    assert WarmStart(noise).slope(program) < 0.4
+    assert WarmStart(tasks).slope(program) > 0.5
 
 
 def test_a_warm_start_of_little_or_nothing_expects_nothing() -> None:

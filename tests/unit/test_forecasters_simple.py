@@ -216,7 +216,7 @@ def test_replay_wants_a_path() -> None:
         parse_surrogate_config({"forecaster": {"kind": "replay", "path": ""}})
 
 
-PACKED = gzip.compress(b'{"candidate_key": "a", "probabilities": [1,1,1,1,1,1,1,1]}\n')
+PACKED = gzip.compress(b'{"candidate_key": "a", "probabilities": [1,1,1,1,1,1,1,1]}\n', mtime=0)
 
 
 @pytest.mark.parametrize(

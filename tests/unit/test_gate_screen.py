@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import by_number, candidate, measured, surrogate
+from helpers import by_number, candidate, failed, measured, number_of, peaked, surrogate
+from static_profiles import profile_of_bytes
 
 from gpu_forecasters_plugin.candidate import Candidate
-from gpu_forecasters_plugin.decision import Action, Reason
+from gpu_forecasters_plugin.decision import Action, Outcome, Reason
 from gpu_forecasters_plugin.errors import ConfigError
-from gpu_forecasters_plugin.forecasters import ScriptedForecaster
+from gpu_forecasters_plugin.forecast import Attempt, Forecast, ForecastOutcome, Observation, Query
+from gpu_forecasters_plugin.forecasters import Forecaster, ScriptedForecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
 from gpu_forecasters_plugin.notes import decision_note
@@ -110,3 +112,90 @@ def test_a_screen_that_cannot_work_is_refused_at_once(
     config = ScreenConfig(policy="skip", **section)
     with pytest.raises(ConfigError, match=says):
         open_screen(config, Candidate("r", "x = 1"), device=device, folder=tmp_path)
+
+
+# -- what forecasters see of it ----------------------------------------------------------------------------------------
+
+
+class Watching(Forecaster):
+    """Notes what it is told; calls everything equal, and odd numbers risky."""
+
+    name = "watching"
+    foresees_failure = True
+
+    def __init__(self) -> None:
+        self.asked: list[Query] = []
+        self.seen: list[Observation] = []
+        self.attempts: list[Attempt] = []
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        self.seen = list(observations)
+
+    def observe_attempts(self, attempts: Sequence[Attempt]) -> None:
+        self.attempts = list(attempts)
+
+    def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
+        self.asked += queries
+        risks = [0.4 if number_of(query.candidate_code) % 2 else 0.1 for query in queries]
+        return [Forecast(tuple(peaked(6)), p_invalid=risk, p_incorrect=0.05) for risk in risks]
+
+
+class RecordedVerdicts:
+    """Every candidate is valid, and moves as many MiB as its number says."""
+
+    def verdicts(self, candidates: Sequence[Candidate]) -> dict[str, Verdict]:
+        asked = [candidate(0), *candidates]
+        return {c.key: Verdict(Status.VALID, profile=profile_of_bytes(1 + number_of(c.code))) for c in asked}
+
+    def close(self) -> None:
+        pass
+
+
+def watched(path: Path) -> tuple[Gate, Watching]:
+    config = surrogate(
+        screen={"policy": "skip"}, keep_fraction=0.5, audit_fraction=0.0, deferral={"threshold": None}
+    )
+    forecaster = Watching()
+    ledger = Ledger(path)
+    return Gate(candidate(0, "reference"), forecaster, ledger, config, screen=RecordedVerdicts()), forecaster
+
+
+def test_questions_and_measurements_come_with_their_profiles_also_after_a_resume(tmp_path: Path) -> None:
+    opened, first = watched(tmp_path / "ledger.sqlite3")
+    with opened:
+        (reference,) = opened.ask([candidate(0, "reference")])
+        opened.start(reference.id)
+        opened.tell(reference.id, measured(1.0))
+        decisions = opened.ask([candidate(n) for n in range(2, 10)])
+        asked = {number_of(query.candidate_code): query.profile for query in first.asked}
+        assert asked == {number: profile_of_bytes(number + 1) for number in range(2, 10)}
+        assert all(query.reference_profile == profile_of_bytes(1) for query in first.asked)
+        assert {query.screened for query in first.asked} == {"valid"}
+        for number, decision in enumerate(d for d in decisions if d.measure):
+            opened.start(decision.id)
+            opened.tell(decision.id, failed(Outcome.INCORRECT) if number == 0 else measured(2.0))
+    resumed, second = watched(tmp_path / "ledger.sqlite3")
+    with resumed:
+        resumed.ask([candidate(11)])
+    profiles = {o.candidate_key: o.profile for o in second.seen}
+    expected = {candidate(n).key: profile_of_bytes(n + 1) for n in range(10)}
+    assert len(profiles) == 4 and profiles.items() <= expected.items()
+    assert sorted(a.ending for a in second.attempts) == ["incorrect", "ok", "ok", "ok", "ok"]
+    assert {a.candidate_key: a.profile for a in second.attempts}.items() <= expected.items()
+
+
+def test_of_equal_candidates_those_that_rather_run_are_measured_and_the_risk_is_kept(tmp_path: Path) -> None:
+    opened, _ = watched(tmp_path / "ledger.sqlite3")
+    with opened:
+        (reference,) = opened.ask([candidate(0, "reference")])
+        opened.start(reference.id)
+        opened.tell(reference.id, measured(1.0))
+        decisions = opened.ask([candidate(n) for n in range(1, 9)])
+        assert {int(d.candidate_id[1:]) % 2 for d in decisions if d.measure} == {0}
+        for decision in decisions:
+            if decision.measure:
+                opened.start(decision.id)
+                opened.tell(decision.id, measured(1.5))
+        results = opened._ledger.results_since(0)
+    kept = [result.observation.forecast for result in results if result.observation is not None]
+    assert [(f.p_invalid, f.p_incorrect) for f in kept if f is not None] == [(0.1, 0.05)] * 4

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 
@@ -69,6 +71,37 @@ def test_the_pairs_of_a_large_pool_count_less_for_they_depend_on_each_other() ->
     misled = [[(-float(place), float(place)) for place in range(8)]]  # 28 pairs, but seven facts
     right = [[(0.0, 0.0), (1.0, 1.0)]] * 30
     assert trust([*misled, *right], patient) == 1.0
+
+
+def test_pairs_are_counted_as_they_are_defined() -> None:
+    chance = random.Random(3)
+    for size in (0, 1, 2, 30):
+        levels = [chance.randrange(6) * NOISE_LOG2 / 2 for _ in range(size)]
+        pool = [(float(chance.randrange(5)), level) for level in levels]
+        concordant = discordant = 0.0
+        for (score, truth), (other_score, other_truth) in combinations(pool, 2):
+            if abs(truth - other_truth) > NOISE_LOG2:
+                sign = (score - other_score) * (truth - other_truth)
+                concordant += 1.0 if sign > 0 else 0.5 if sign == 0 else 0.0
+                discordant += 1.0 if sign < 0 else 0.5 if sign == 0 else 0.0
+        share = (2 / max(2, size) * concordant + PRIOR_SHARE) / (
+            2 / max(2, size) * (concordant + discordant) + 1
+        )
+        expected = min(1.0, max(0.0, (share - 0.5) / (FULL_TRUST - 0.5)))
+        assert trust([pool], GuardConfig(prior_pairs=1.0)) == pytest.approx(expected)
+
+
+def test_pools_that_have_decayed_are_not_looked_at_again() -> None:
+    class Counted(list[tuple[float, float]]):
+        looked_at = 0
+
+        def __iter__(self) -> Iterator[tuple[float, float]]:
+            Counted.looked_at += 1
+            return super().__iter__()
+
+    many = [Counted(pool) for pool in pools(-1.0, 3000)]
+    recent = trust(many, GUARD)
+    assert Counted.looked_at < 300 and recent == pytest.approx(trust(many[-1000:], GUARD))
 
 
 def test_a_guard_that_is_off_trusts_anybody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from gpu_forecasters_plugin.ledger.reading import (
     repeated_speedups,
     snapshot,
 )
-from gpu_forecasters_plugin.ledger.summary import best_over_time
 from gpu_forecasters_plugin.ledger.totals import outcome_costs, pool_segments, pool_trust
 from gpu_forecasters_plugin.report.drawing import INK, SERIES, figure, svg
 from gpu_forecasters_plugin.report.quality import forecast_quality, forecast_rows
@@ -71,8 +71,12 @@ def test_counts_made_by_the_database_are_those_of_the_rows(ledger: Ledger) -> No
     assert found.speedup.tolist() == [row["speedup"] for row in ok]
     assert np.isnan(found.sampling_probability).tolist() == [r["sampling_probability"] is None for r in ok]
     assert np.isnan(found.probabilities).any(axis=1).tolist() == [r["probabilities"] is None for r in ok]
-    assert [row["speedup"] for row in best] == [row["speedup"] for row in best_over_time(decisions)]
-    assert [row["number"] for row in best] == [row["measurement"] for row in best_over_time(decisions)]
+    ended = sorted(
+        (row for row in decisions if row["outcome"]), key=lambda row: (row["finished_at"], row["id"])
+    )
+    fastest = list(accumulate((row["speedup"] or 0.0 for row in ended), max))
+    new = [n for n, (before, now) in enumerate(pairwise([0.0, *fastest]), start=1) if now > before]
+    assert [(row["number"], row["speedup"]) for row in best] == [(n, fastest[n - 1]) for n in new]
     assert sum(s.count for s in segments) == len(decisions) and {s.segment for s in segments} == {0, 1, 2}
     assert {row["outcome"]: row["gpu_seconds"] for row in costs} == {
         "ok": float(len(ok)),

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.screen.architectures import architecture, architecture_of_device, typical_device
 from gpu_forecasters_plugin.screen.binaries import count_instructions
+from gpu_forecasters_plugin.screen.completing import completed
 from gpu_forecasters_plugin.screen.profile import LaunchProfile, LibraryCall, SourceProfile
-from gpu_forecasters_plugin.screen.roofline import LAUNCH_US, completed
+from gpu_forecasters_plugin.screen.roofline import LAUNCH_US
 from gpu_forecasters_plugin.screen.verdict import Fault, Status, Verdict, invalid, undecided
 
 SASS = """
@@ -38,6 +41,37 @@ def test_instructions_are_counted_by_kind_and_width() -> None:
     assert kinds == (1, 1, 1, 1, 1)
     assert (mix.local, mix.shared, mix.atomics, mix.branches, mix.conversions) == (1, 1, 1, 1, 1)
     assert count_instructions(SASS).total == 15
+
+
+FORGED = {
+    "registers": -1,
+    "spill_bytes": 1e999,
+    "kernel": "k" * 100_000,
+    "threads": True,
+    "occupancy": float("nan"),
+    "waves": "many",
+    "argument_bytes": 10**400,
+    "grid": [1, 2],
+    "options": {"num_warps": "eight"},
+    "instructions": {"global_loads": {"wide": 1}},
+    "limited_by": ["registers"],
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_profile_that_no_compiler_could_have_made_is_refused(name: str) -> None:
+    launch = LaunchProfile("k", "triton", 1, (1, 1, 1), 32, 16, 0, 0, 0)
+    fields = asdict(SourceProfile("sm_90", 1, (launch,)))
+    assert SourceProfile.from_json(fields).launches == (launch,)
+    fields["launches"][0][name] = FORGED[name]
+    with pytest.raises(ValueError):
+        SourceProfile.from_json(fields)
+
+
+def test_a_verdict_holds_no_more_text_than_anybody_reads_and_no_control_characters_for_the_host() -> None:
+    verdict = invalid(Fault.RAISES, "\x1b[2J\n" + "x" * 10_000, stopped="y" * 10_000)
+    assert len(verdict.message) == len(verdict.stopped) == 4000
+    assert "\x1b" not in verdict.explanation() and "\n" in verdict.explanation()
 
 
 # As the CUDA Occupancy Calculator has them.

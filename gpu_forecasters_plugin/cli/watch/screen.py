@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -22,11 +22,14 @@ Look = Callable[[], Sight]
 """How a run stands right now."""
 
 _PIPE_WIDTH = 100
+_NARROWEST = 72
+"""Columns below which numbers of a picture would be cut off: what fits is a line, folded."""
 
 
 def print_frame(look: Look) -> None:
     """Print a single picture."""
-    _console().print(frame(look()))
+    console = _console()
+    console.print(_picture(look(), console))
 
 
 def follow(look: Look, every_s: float) -> None:
@@ -44,12 +47,18 @@ def follow(look: Look, every_s: float) -> None:
                 show(found)
     finally:
         if latest is not None:
-            console.print(frame(latest))
+            console.print(_picture(latest, console))
 
 
 def _console() -> Console:
     # A pipe has no width.
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def _picture(sight: Sight, console: Console, height: int | None = None) -> RenderableType:
+    if console.width < _NARROWEST:
+        return Text(status_line(sight))
+    return frame(sight, height=height)
 
 
 @contextmanager
@@ -61,7 +70,8 @@ def _shown(console: Console) -> Iterator[Callable[[Sight | str], None]]:
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
         def show(found: Sight | str) -> None:
-            picture = Text(found) if isinstance(found, str) else frame(found, height=console.size.height)
+            height = console.size.height
+            picture = Text(found) if isinstance(found, str) else _picture(found, console, height)
             live.update(picture, refresh=True)
 
         yield show

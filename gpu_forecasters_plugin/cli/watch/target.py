@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -51,7 +51,10 @@ class Sight:
 
 
 class WatchTarget:
-    """Looks at what a user has named, anew each time: a connection that stays would keep its writers' log."""
+    """Looks at what a user has named, anew each time: a connection that stays would keep its writers' log.
+
+    Only the copy that a ledger of an older version is read through is kept, as long as that is not written to.
+    """
 
     def __init__(self, target: str, run: str | None) -> None:
         """Watch a run.
@@ -62,6 +65,7 @@ class WatchTarget:
         """
         self.target = target
         self._run = run
+        self._copy: tuple[str | None, LedgerReader] | None = None
 
     def look(self) -> Sight:
         """How the run stands.
@@ -73,29 +77,39 @@ class WatchTarget:
         """
         # Locks first: what is written before a run lets its folder go is seen, then.
         may_go_on = self._run is None and "://" not in self.target and is_held(Path(self.target))
-        ledger, name = self._open()
-        with closing(ledger):
+        with self._opened() as (ledger, name):
             held = _is_worked_on(ledger)
             seen = standing(ledger, last=_MOST_RESULTS)
-        state = _state(held, seen.budget_spent)
-        # A comparison goes on with its next search.
-        over = state in (RunState.SPENT, RunState.STOPPED) and not (name and may_go_on)
-        return Sight(seen, state, ledger.url, name, over)
+            state = _state(held, seen.budget_spent)
+            # A comparison goes on with its next search.
+            over = state in (RunState.SPENT, RunState.STOPPED) and not (name and may_go_on)
+            return Sight(seen, state, ledger.url, name, over)
 
     def summary(self) -> dict[str, Any] | None:
         """What the run did so far, for ``summary.json``; ``None`` when there is nothing to see."""
         try:
-            ledger, _ = self._open()
+            with self._opened() as (ledger, _):
+                return summarise(ledger)
         except LedgerMissingError:
             return None
-        with closing(ledger):
-            return summarise(ledger)
 
-    def _open(self) -> tuple[LedgerReader, str]:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[LedgerReader, str]]:
         """The ledger, and its run's name among those of a folder of many; else no name."""
         below = runs_below(self.target)
         name = _latest(below) if below and self._run is None else self._run
-        return open_named(self.target, name), name or "" if below else ""
+        ledger = self._copied(name) or open_named(self.target, name)
+        self._copy = (name, ledger) if ledger.reads_copy else None
+        try:
+            yield ledger, name or "" if below else ""
+        finally:
+            ledger.close()
+
+    def _copied(self, name: str | None) -> LedgerReader | None:
+        """The copy of the same run that was looked at before, if it is still what the ledger says."""
+        if self._copy is None or self._copy[0] != name or self._copy[1].is_outdated:
+            return None
+        return self._copy[1]
 
 
 def _latest(ledgers: Mapping[str, Path]) -> str:

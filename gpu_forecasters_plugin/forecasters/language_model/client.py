@@ -83,17 +83,21 @@ class Connections:
                 "HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
             ) from None
         self._reader = ThreadPoolExecutor(1, "gpu-forecasters-reader")
-        self.clients = [self._client(vendor, url, key, settings.deadline_s) for url in settings.base_url]
+        self.clients = [self._client(vendor, url, key, settings) for url in settings.base_url]
 
-    def _client(self, vendor: Any, url: str, key: str, timeout_s: float) -> ApiClient:
+    def _client(self, vendor: Any, url: str, key: str, settings: LanguageModelSettings) -> ApiClient:
         try:
             self._http.build_request("POST", f"{url}/chat/completions")
             sdk = vendor.AsyncOpenAI(
-                base_url=url, api_key=key, max_retries=0, timeout=timeout_s, http_client=self._http
+                base_url=url,
+                api_key=key,
+                max_retries=0,
+                timeout=settings.deadline_s,
+                http_client=self._http,
             )
         except Exception as error:  # its InvalidURL is of no base that both of openai's HTTP libraries share
             raise ConfigError(f"forecaster.base_url {url}: {_described(error)}") from None
-        return ApiClient(vendor, sdk, url, key, self._reader)
+        return ApiClient(vendor, sdk, url, key, settings.api_key_env, self._reader)
 
     async def close(self) -> None:
         """Close all of them."""
@@ -126,16 +130,24 @@ class ApiClient:
         sdk: its client.
         url: the base URL.
         key: the API key, which is in nothing that is returned: servers like to repeat it.
+        key_variable: the environment variable that it is from, named where it is refused.
         reader: reads large bodies.
     """
 
     def __init__(
-        self, vendor: Any, sdk: openai.AsyncOpenAI, url: str, key: str, reader: ThreadPoolExecutor
+        self,
+        vendor: Any,
+        sdk: openai.AsyncOpenAI,
+        url: str,
+        key: str,
+        key_variable: str,
+        reader: ThreadPoolExecutor,
     ) -> None:
         self.url = url
         self._vendor = vendor
         self._sdk = sdk
         self._key = key
+        self._key_variable = key_variable
         self._reader = reader
 
     async def post(self, path: str, parameters: Mapping[str, Any], limit: float) -> object | Failed:
@@ -190,7 +202,7 @@ class ApiClient:
         if isinstance(error, vendor.APIStatusError):
             return failed_by_status(error.status_code, self._words(error), error.response.headers)
         if isinstance(error, TimeoutError | vendor.APITimeoutError):
-            return Failed(ForecastFailure(FailureKind.TIMEOUT, f"{self.url} does not answer"))
+            return Failed(ForecastFailure(FailureKind.TIMEOUT, f"{self.url} gave no whole answer in time"))
         root = _root(error)
         if isinstance(root, UnreadableBodyError | zlib.error):
             return Failed(ForecastFailure(FailureKind.INVALID, self.detail(str(root))), again=False)
@@ -204,7 +216,16 @@ class ApiClient:
         body = error.body
         said = body.get("message") or body.get("detail") if isinstance(body, dict) else None
         text = said if isinstance(said, str) else str(body or "")
-        return self.detail(f"status {error.status_code} {text}")
+        return self.detail(f"status {error.status_code} {self._hint(error.status_code, text)}{text}")
+
+    def _hint(self, status: int, text: str) -> str:
+        """What is most often the reason for a status, ahead of the endpoint's own words, which may be cut."""
+        if status in (401, 403):
+            source = "is not set" if self._key == NO_KEY else "holds the key that was sent"
+            return f"(environment variable {self._key_variable} {source}) "
+        if status in (404, 405) and "model" not in text.lower():
+            return "(is base_url right? most end in /v1) "
+        return ""
 
     def detail(self, text: str) -> str:
         """A failure's detail: one line, safe to print, without the key."""

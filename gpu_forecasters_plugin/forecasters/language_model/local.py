@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_forecasters_plugin.errors import MissingExtraError
-from gpu_forecasters_plugin.forecast import (
-    FailureKind,
-    ForecastCost,
-    ForecastFailure,
-    ForecastOutcome,
-    Query,
-)
-from gpu_forecasters_plugin.forecasters._base import Forecaster
-from gpu_forecasters_plugin.forecasters.contained import Containment
+from gpu_forecasters_plugin.forecast import FailureKind, ForecastCost, ForecastFailure
 from gpu_forecasters_plugin.forecasters.language_model.chat import (
     LAST_TOKENS,
     ChatReply,
@@ -26,10 +16,9 @@ from gpu_forecasters_plugin.forecasters.language_model.chat import (
     Choice,
     TokenLogprobs,
 )
+from gpu_forecasters_plugin.forecasters.language_model.in_process import InProcessForecaster
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer
-from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt, PromptWriter
-from gpu_forecasters_plugin.forecasters.language_model.readouts import readout
-from gpu_forecasters_plugin.forecasters.language_model.server import request_seed
+from gpu_forecasters_plugin.forecasters.language_model.prompting import PromptWriter
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
 from gpu_forecasters_plugin.printable import printable
 
@@ -37,7 +26,6 @@ __all__ = ["VllmLocalForecaster"]
 
 _THOUGHT_ENDS = ("</think>", "<|channel|>final<|message|>")
 """What stands between a thought and its answer: most reasoning models, and gpt-oss."""
-_LOST = "one kernel"
 
 
 def _import_vllm() -> Any:
@@ -48,11 +36,10 @@ def _import_vllm() -> Any:
     return vllm
 
 
-class VllmLocalForecaster(Forecaster):
-    """Asks a model that runs in this process; a pool is one batch.
+class VllmLocalForecaster(InProcessForecaster):
+    """Asks a model that vLLM runs.
 
-    The model is loaded when the forecaster is built, so that a wrong name shows before anything runs. A batch
-    cannot be interrupted: there is no deadline. An error of our own costs the forecast of its own query alone.
+    The model is loaded when the forecaster is built, so that a wrong name shows before anything runs.
 
     Args:
         settings: which model, adapter and engine arguments, and how to ask. A reasoning model needs vLLM's
@@ -72,15 +59,8 @@ class VllmLocalForecaster(Forecaster):
         writer: PromptWriter | None = None,
     ) -> None:
         vllm = _import_vllm()
-        self.settings = settings
+        super().__init__("vllm_local", settings, seed=seed, writer=writer)
         self._vllm = vllm
-        self._seed = seed
-        self._readout = readout(settings)
-        self._writer = writer or PromptWriter.from_settings(settings)
-        self.name = f"vllm_local:{settings.model}"
-        self._containment = Containment(self.name)
-        self.model = "+".join(part for part in (settings.model, settings.lora) if part)
-        self.prompt_hash = settings.asking_hash(self._writer.hash)
         arguments: dict[str, Any] = {"model": settings.model, "seed": seed % 2**31} | settings.engine
         self._lora = None
         if settings.lora is not None:
@@ -90,42 +70,8 @@ class VllmLocalForecaster(Forecaster):
             self._lora = LoRARequest("forecaster", 1, settings.lora)
         self._model = vllm.LLM(**arguments)
 
-    def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
-        """Ask about all of them in one batch."""
-        if not queries:
-            return []
-        started = time.perf_counter()
-        prompts = [self._containment.attempt(partial(self._writer.write, query), _LOST) for query in queries]
-        asked = [number for number, prompt in enumerate(prompts) if isinstance(prompt, Prompt)]
-        requests = [
-            self._readout.request(prompt.messages, request_seed(self._seed, query))
-            for query, prompt in zip(queries, prompts, strict=True)
-            if isinstance(prompt, Prompt)
-        ]
-        outputs = dict(zip(asked, self._complete(requests), strict=True))
-        seconds = (time.perf_counter() - started) / len(queries)
-        gpus = float(self.settings.engine.get("tensor_parallel_size", 1))
-        own = ForecastCost(seconds=seconds, gpu_seconds=seconds * gpus)
-        outcomes: list[ForecastOutcome] = [
-            prompt if isinstance(prompt, ForecastFailure) else self._outcome(outputs[number])
-            for number, prompt in enumerate(prompts)
-        ]
-        return [
-            replace(outcome, source=self.name, cost=own + outcome.cost, suspicions=prompt.suspicions)
-            for outcome, prompt in zip(outcomes, prompts, strict=True)
-        ]
-
-    def _outcome(self, output: Any) -> ForecastOutcome:
-        """What is read from the engine's output for one query."""
-        reply = (
-            output
-            if isinstance(output, ForecastFailure)
-            else self._containment.attempt(partial(self._reply, output), _LOST)
-        )
-        if isinstance(reply, ForecastFailure):
-            return reply
-        outcome = self._containment.attempt(partial(self._readout.read, reply.choices), _LOST)
-        return replace(outcome, cost=reply.cost)
+    def _gpus(self) -> float:
+        return float(self.settings.engine.get("tensor_parallel_size", 1))
 
     def _complete(self, requests: Sequence[ChatRequest]) -> list[Any]:
         """The engine's outputs; a request that it refuses, such as one that is too long, fails alone."""

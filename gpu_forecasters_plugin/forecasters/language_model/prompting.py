@@ -25,6 +25,7 @@ from gpu_forecasters_plugin.forecasters.language_model.trimming import (
     trim,
 )
 from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.screen.beside import PROPERTY_NAMES, Property, properties_beside
 
 if TYPE_CHECKING:
     import jinja2
@@ -78,6 +79,7 @@ class PromptWriter:
         max_kernel_tokens: budget of each kernel, estimated (see :mod:`.trimming`); a longer one loses its middle.
         order: ``candidate_first`` gives up the shared prefix; it is there to measure what that costs.
         bins: the bins to forecast.
+        static_profile: put what a compiler made of both kernels beside the candidate, where the question holds it.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -91,6 +93,7 @@ class PromptWriter:
         max_kernel_tokens: int,
         order: Order = "candidate_last",
         bins: BinScheme = BINS,
+        static_profile: bool = True,
     ) -> None:
         if readout not in _ANSWER_TEMPLATES:
             raise ValueError(f"unknown readout {readout!r}; known: {', '.join(_ANSWER_TEMPLATES)}")
@@ -101,11 +104,17 @@ class PromptWriter:
         self._readout = readout
         self._max_kernel_tokens = max_kernel_tokens
         self._order = order
+        self._static_profile = static_profile
         environment = _environment()
         self._user = environment.get_template("user.jinja")
         self._system = (
             environment.get_template("system.jinja")
-            .render(bins=_bin_table(bins), answer_template=_ANSWER_TEMPLATES[readout], reasoning=reasoning)
+            .render(
+                bins=_bin_table(bins),
+                answer_template=_ANSWER_TEMPLATES[readout],
+                reasoning=reasoning,
+                static_profile=static_profile,
+            )
             .rstrip()
         )
         self.hash = self._hash()
@@ -114,7 +123,10 @@ class PromptWriter:
     def from_settings(cls, settings: LanguageModelSettings) -> PromptWriter:
         """The writer that a forecaster's settings describe."""
         return cls(
-            settings.readout, reasoning=settings.reasoning, max_kernel_tokens=settings.max_kernel_tokens
+            settings.readout,
+            reasoning=settings.reasoning,
+            max_kernel_tokens=settings.max_kernel_tokens,
+            static_profile=settings.static_profile,
         )
 
     def write(self, query: Query) -> Prompt:
@@ -133,6 +145,7 @@ class PromptWriter:
             shapes=_line(query.shapes),
             readout=self._readout,
             candidate_first=self._order == "candidate_first",
+            properties=_properties(query) if self._static_profile else [],
         )
         return Prompt(self._system, user.rstrip(), candidate.suspicions, trimmed + baseline_trimmed)
 
@@ -145,6 +158,7 @@ class PromptWriter:
             f"{self._max_kernel_tokens} tokens of {CHARACTERS_PER_TOKEN} characters",
             self._order,
             repr(PRESETS),
+            repr(PROPERTY_NAMES if self._static_profile else ()),
         ]
         return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
 
@@ -167,6 +181,11 @@ def _baseline_time(query: Query) -> str | None:
         return None
     time_us = query.reference_time_us / query.anchor_speedup
     return f"{time_us:.0f} us" if time_us >= 100 else f"{time_us:.3g} us"
+
+
+def _properties(query: Query) -> list[Property]:
+    """What a compiler made of baseline and candidate; nothing where the candidate was not compiled."""
+    return [] if query.profile is None else properties_beside([query.anchor_profile, query.profile])
 
 
 def _bin_table(bins: BinScheme) -> list[dict[str, Any]]:

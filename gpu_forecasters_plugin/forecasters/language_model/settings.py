@@ -113,14 +113,17 @@ class LanguageModelSettings(Section):
             none`` shows it.
         max_kernel_tokens: estimated tokens that one kernel may take in the prompt; the middle of a longer one is
             left out, visibly.
+        static_profile: where candidates are screened, a table of what the compiler made of baseline and candidate
+            stands beside the candidate; for ``learned``: it is among its features.
         constraint: how the answer is held to the eight bins: vLLM's ``structured_outputs``, ``guided_choice``
             (vLLM before 0.11), ``none``; ``auto`` is ``structured_outputs`` for as long as the endpoint takes it.
         api_key_env: environment variable that holds the API key; unset means an endpoint without one.
         chat_template_kwargs: what the model's chat template takes, such as ``{enable_thinking: false}``.
         extra_body: ``openai_server``: further parameters of a request, such as ``{reasoning_effort: low}``.
         server_gpus: GPUs behind all endpoints together; their seconds are written into the ledger when it is set.
-        lora: ``vllm_local``: folder of a LoRA adapter, relative to the configuration's folder.
-        engine: ``vllm_local``: further arguments of ``vllm.LLM``, by their own names.
+        lora: in this process: folder of a LoRA adapter, relative to the configuration's folder.
+        engine: in this process: further arguments of ``vllm.LLM`` or of transformers' ``from_pretrained``, by their
+            own names.
     """
 
     base_url: Annotated[list[BaseUrl], BeforeValidator(_as_list)] = Field(default_factory=list)
@@ -134,6 +137,7 @@ class LanguageModelSettings(Section):
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 32
     min_label_mass: Fraction = 0.5
     max_kernel_tokens: Annotated[int, Field(ge=MIN_KERNEL_TOKENS)] = 8000
+    static_profile: bool = True
     constraint: Literal["auto", "structured_outputs", "guided_choice", "none"] = "auto"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
     chat_template_kwargs: JsonArguments = Field(default_factory=dict)

@@ -105,11 +105,13 @@ class SourceFeatures:
         bindings: scaled number by lower-case name (see :func:`number_scale`).
         structure: log(1 + count) per entry of :data:`STRUCTURE_NAMES`; roles in log2.
         shingles: log(1 + count) per hash bucket of token n-grams.
+        profile: what the compiler made of it (:data:`~.profile_features.PROFILE_NAMES`); ``None`` where nobody asked.
     """
 
     bindings: Mapping[str, float]
     structure: NDArray[np.float64]
     shingles: NDArray[np.float32]
+    profile: NDArray[np.float64] | None = None
 
 
 def number_scale(value: float) -> float:

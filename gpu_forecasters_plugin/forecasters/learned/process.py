@@ -24,8 +24,9 @@ Array = NDArray[np.float64]
 _STEPS = 20
 _FEW_STEPS = 6
 _RATE = 0.25
-_CENTRES = (math.log(1.4), math.log(1.2), math.log(1.0))
-"""Of bindings, structure and tokens, in this order."""
+_GROUP_CENTRES = (math.log(1.4), math.log(1.2), math.log(1.2))
+"""Of bindings, structure and profile, in this order."""
+_TOKEN_CENTRE = math.log(1.0)
 _RELEVANCE_SD = 0.7
 _NOISE = math.log(0.05)
 _NOISE_SD = 1.0
@@ -53,25 +54,37 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Hyper:
-    """Log relevances of coordinates, their two groups and the tokens, then the log noise, as one vector."""
+    """Log relevances of coordinates, of their groups and of the tokens, then the log noise, as one vector.
 
-    columns: int
-    bindings: int
+    Attributes:
+        groups: how many coordinates each group has.
+    """
+
+    groups: tuple[int, ...]
+
+    @property
+    def columns(self) -> int:
+        return sum(self.groups)
 
     @property
     def centre(self) -> Array:
-        return np.concatenate([np.zeros(self.columns), _CENTRES, [_NOISE]])
+        groups = _GROUP_CENTRES[: len(self.groups)]
+        return np.concatenate([np.zeros(self.columns), groups, [_TOKEN_CENTRE, _NOISE]])
 
     @property
     def spread(self) -> Array:
-        return np.concatenate([np.full(self.columns + 3, _RELEVANCE_SD), [_NOISE_SD]])
+        relevances = self.columns + len(self.groups) + 1
+        return np.concatenate([np.full(relevances, _RELEVANCE_SD), [_NOISE_SD]])
 
     def weights(self, theta: Array) -> Array:
-        group = np.repeat(
-            theta[self.columns : self.columns + 2], [self.bindings, self.columns - self.bindings]
-        )
+        group = np.repeat(theta[self.columns : -2], self.groups)
         weights: Array = np.exp(theta[: self.columns] + group)
         return weights
+
+    def by_group(self, by_column: Array) -> list[float]:
+        """Sums of a column vector over each group."""
+        ends = np.cumsum(self.groups)
+        return [float(by_column[end - size : end].sum()) for end, size in zip(ends, self.groups, strict=True)]
 
 
 class GaussianProcess:
@@ -79,7 +92,7 @@ class GaussianProcess:
 
     Args:
         points: measured sources.
-        bindings: how many of their live coordinates belong to the first group.
+        groups: how many of their live coordinates belong to each group, in the groups' order.
         targets: their log2 speed-ups.
         prior: what the warm start expects of each; zeros without one.
         prior_slope: how much of the prior is believed before anything is measured.
@@ -95,7 +108,7 @@ class GaussianProcess:
     def __init__(
         self,
         points: Points,
-        bindings: int,
+        groups: tuple[int, ...],
         targets: Array,
         prior: Array,
         prior_slope: float,
@@ -105,7 +118,7 @@ class GaussianProcess:
         self._points = points
         self._prior = prior
         self._slope = prior_slope
-        self._hyper = _Hyper(points.live.shape[1], bindings)
+        self._hyper = _Hyper(groups)
         residual = targets - prior_slope * prior
         begin: Array = self._hyper.centre if start is None else start.theta
         steps = _STEPS if start is None else _FEW_STEPS
@@ -181,10 +194,9 @@ class GaussianProcess:
             (weighted**2).T @ pulled.sum(axis=1) - (weighted * (pulled @ weighted)).sum(axis=0)
         )
         gradient[:columns] = by_column
-        gradient[columns] = by_column[: self._hyper.bindings].sum()
-        gradient[columns + 1] = by_column[self._hyper.bindings :].sum()
-        gradient[columns + 2] = -float((pulled * fixed).sum()) * token
-        gradient[columns + 3] = noise * float(np.trace(slope))
+        gradient[columns:-2] = self._hyper.by_group(by_column)
+        gradient[-2] = -float((pulled * fixed).sum()) * token
+        gradient[-1] = noise * float(np.trace(slope))
         return value, gradient
 
     def predict(self, points: Points, fixed: Array, prior: Array) -> Prediction:

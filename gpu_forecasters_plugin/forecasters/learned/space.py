@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures
+from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES
 
 __all__ = ["FeatureSpace", "Points", "squared_distances"]
 
@@ -18,9 +19,9 @@ Array = NDArray[np.float64]
 
 _MAX_NAMES = 192
 _PRIOR_ROWS = 2.0
-_GROUPS = 3
 _BINDING_VARIANCE = 1.0
 _STRUCTURE_VARIANCE = 0.25
+_PROFILE_VARIANCE = 0.25
 
 
 def squared_distances(left: Array, right: Array) -> Array:
@@ -35,7 +36,7 @@ class Points:
     """Sources as rows.
 
     Attributes:
-        live: coordinates that vary among the training sources, bindings first; these get a length scale each.
+        live: coordinates that vary among the training sources, group by group; these get a length scale each.
         still: coordinates that are constant there; in a candidate they are news, and news is uncertain.
         shingles: centred, scaled token n-gram counts; they enter through distances alone.
     """
@@ -61,11 +62,12 @@ class Points:
 class FeatureSpace:
     """Standardises features by the training sources, with weak prior scales for the first few of them.
 
-    Each of the three groups (bindings, structure, shingles) is scaled so that two random training sources lie
-    about as far apart in it as in any other, however many coordinates it has.
+    Each of the groups (bindings, structure, the static profile where there is one, shingles) is scaled so that two
+    random training sources lie about as far apart in it as in any other, however many coordinates it has.
 
     Args:
-        training: features of the measured sources; at least one.
+        training: features of the measured sources; at least one. With a profile among them, a source without one
+            counts as average in it, and as one that could not be compiled.
     """
 
     def __init__(self, training: Sequence[SourceFeatures]) -> None:
@@ -74,6 +76,8 @@ class FeatureSpace:
         frequent = [name for name, count in counts.items() if count >= threshold]
         self._names = sorted(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_NAMES])
         rows = len(training)
+        self._has_profiles = any(features.profile is not None for features in training)
+        self._groups = 4 if self._has_profiles else 3
 
         bindings = self._raw_bindings(training)
         known = np.isfinite(bindings)
@@ -89,22 +93,38 @@ class FeatureSpace:
         self._structure_scale = _scale(spread, np.full(spread.shape[1], float(rows)), _STRUCTURE_VARIANCE)
         self._structure_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
 
+        profiles = self._raw_profiles(training)
+        known = np.isfinite(profiles)
+        seen = np.maximum(known.sum(axis=0), 1)
+        self._profile_mean = np.where(known, profiles, 0.0).sum(axis=0) / seen
+        spread = np.where(known, profiles - self._profile_mean, 0.0)
+        self._profile_scale = _scale(spread, seen.astype(np.float64), _PROFILE_VARIANCE)
+        self._profile_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
+
         shingles = np.array([features.shingles for features in training])
         self._shingle_mean = shingles.mean(axis=0)
         variance = float(((shingles - self._shingle_mean) ** 2).sum(axis=1).mean())
         # Before anything varies, a tenth of a source's own size stands for the usual distance.
         prior = 0.1 * float((shingles**2).sum(axis=1).mean())
         total = (variance * rows + prior * _PRIOR_ROWS) / (rows + _PRIOR_ROWS) + 1e-9
-        self._shingle_scale = float(np.sqrt(total * _GROUPS))
+        self._shingle_scale = float(np.sqrt(total * self._groups))
 
     @property
-    def binding_count(self) -> int:
-        """How many of the live coordinates are bindings."""
-        return int(self._binding_live.sum())
+    def group_sizes(self) -> tuple[int, ...]:
+        """How many of the live coordinates are bindings, structure and, with profiles, the profile's."""
+        sizes = [int(live.sum()) for live in (self._binding_live, self._structure_live, self._profile_live)]
+        return tuple(sizes if self._has_profiles else sizes[:2])
 
     def _raw_bindings(self, sources: Sequence[SourceFeatures]) -> Array:
         table = [[features.bindings.get(name, np.nan) for name in self._names] for features in sources]
         return np.array(table, dtype=np.float64).reshape(len(sources), len(self._names))
+
+    def _raw_profiles(self, sources: Sequence[SourceFeatures]) -> Array:
+        """Profile features and whether there are any; no columns where no training source has a profile."""
+        if not self._has_profiles:
+            return np.zeros((len(sources), 0))
+        nothing = np.append(np.full(len(PROFILE_NAMES), np.nan), 0.0)
+        return np.array([nothing if f.profile is None else np.append(f.profile, 1.0) for f in sources])
 
     def points(self, sources: Sequence[SourceFeatures]) -> Points:
         """Coordinates of any sources; a name that a source does not bind counts as average."""
@@ -112,12 +132,17 @@ class FeatureSpace:
         bindings = np.nan_to_num(bindings)
         structure = np.array([features.structure for features in sources])
         structure = (structure - self._structure_mean) / self._structure_scale
-        bindings /= np.sqrt(_GROUPS * max(1, int(self._binding_live.sum())))
-        structure /= np.sqrt(_GROUPS * max(1, int(self._structure_live.sum())))
+        profiles = np.nan_to_num((self._raw_profiles(sources) - self._profile_mean) / self._profile_scale)
+        parts = (
+            (bindings, self._binding_live),
+            (structure, self._structure_live),
+            (profiles, self._profile_live),
+        )
+        scaled = [values / np.sqrt(self._groups * max(1, int(live.sum()))) for values, live in parts]
         shingles = np.array([features.shingles for features in sources])
         return Points(
-            np.hstack([bindings[:, self._binding_live], structure[:, self._structure_live]]),
-            np.hstack([bindings[:, ~self._binding_live], structure[:, ~self._structure_live]]),
+            np.hstack([values[:, live] for values, (_, live) in zip(scaled, parts, strict=True)]),
+            np.hstack([values[:, ~live] for values, (_, live) in zip(scaled, parts, strict=True)]),
             (shingles - self._shingle_mean) / np.float32(self._shingle_scale),
         )
 

@@ -15,14 +15,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_forecasters_plugin.forecast import Attempt, Ending
 from gpu_forecasters_plugin.forecasters.learned.features import (
     STRUCTURE_NAMES,
     SourceFeatures,
     extract_features,
 )
+from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES, profile_features
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.screen.profile import SourceProfile
 
-__all__ = ["WarmStart", "WarmStartTask", "warm_start_tasks"]
+__all__ = ["WarmStart", "WarmStartTask", "structure_of", "warm_start_tasks"]
 
 Array = NDArray[np.float64]
 
@@ -43,14 +46,25 @@ class WarmStartTask:
         reference_code: source that their speed-ups are relative to.
         codes: sources with outcome ``ok``.
         log2_speedups: log2 of each one's measured speed-up over the reference.
+        profiles: static profile of each, ``None`` where there is none; empty where nobody asked the compiler.
+        reference_profile: likewise of the reference.
+        attempts: all measured kernels, failures among them, with how they fared; empty where nobody kept them.
     """
 
     operation: str
     reference_code: str
     codes: tuple[str, ...]
     log2_speedups: tuple[float, ...]
+    profiles: tuple[SourceProfile | None, ...] = ()
+    reference_profile: SourceProfile | None = None
+    attempts: tuple[Attempt, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.profiles and len(self.profiles) != len(self.codes):
+            raise ValueError(
+                f"warm-start task {self.operation!r} has {len(self.codes)} sources"
+                f" but {len(self.profiles)} profiles"
+            )
         if len(self.codes) != len(self.log2_speedups):
             raise ValueError(
                 f"warm-start task {self.operation!r} has {len(self.codes)} sources"
@@ -60,15 +74,23 @@ class WarmStartTask:
 
 @lru_cache(maxsize=16)
 def _recorded(name: str) -> WarmStartTask:
+    # Late: profiles are completed by figures of devices, which belong to the package of forecasters.
+    from gpu_forecasters_plugin.recorded.profiles import attempts_of, recorded_verdicts
+
     pool = load_task(name)
-    codes: list[str] = []
-    values: list[float] = []
-    for identifier, candidate in pool.candidates.items():
-        speedup = pool.speedup(identifier)
-        if speedup is not None:
-            codes.append(candidate.code)
-            values.append(math.log2(speedup))
-    return WarmStartTask(pool.operation, pool.reference.code, tuple(codes), tuple(values))
+    verdicts = recorded_verdicts(name)
+    attempts = tuple(attempts_of(pool, verdicts))
+    ran = [attempt for attempt in attempts if attempt.ending is Ending.OK]
+    reference = verdicts.get(pool.reference_id)
+    return WarmStartTask(
+        pool.operation,
+        pool.reference.code,
+        tuple(attempt.candidate_code for attempt in ran),
+        tuple(math.log2(pool.speedup(attempt.candidate_key) or 1.0) for attempt in ran),
+        tuple(attempt.profile for attempt in ran),
+        None if reference is None else reference.profile,
+        attempts,
+    )
 
 
 def warm_start_tasks(exclude_operation: str) -> list[WarmStartTask]:
@@ -85,32 +107,25 @@ def warm_start_tasks(exclude_operation: str) -> list[WarmStartTask]:
 class WarmStart:
     """Expected log2 speed-up from the change in structure, learned on other operations.
 
+    There are two models: of structure alone, and of structure and static profile together, for runs whose reference
+    has a profile. A source without one is then expected to be what its structure alone makes it.
+
     Args:
         tasks: recorded tasks of other operations; with none, or too little in them, nothing is expected.
-
-    Attributes:
-        slope: how much of the expectation to believe at first: what it would have been worth on each of the
-            tasks when learned on the others only, between 0 and 1.
     """
 
     def __init__(self, tasks: Sequence[WarmStartTask]) -> None:
-        self.slope = 0.0
-        self._coefficients = np.zeros(len(STRUCTURE_NAMES))
-        self._scale: Array = np.ones(len(STRUCTURE_NAMES))
-        usable = [task for task in tasks if len(task.codes) >= _LEAST_ROWS]
-        if not usable:
-            return
-        deltas = [_differences(task) for task in usable]
-        squares = np.array([(delta**2).mean(axis=0) for delta in deltas])
-        self._scale = np.sqrt(squares.mean(axis=0) + 0.05)
-        blocks = [
-            (self._squash(delta), np.clip(np.array(task.log2_speedups, dtype=np.float64), -4.0, 4.0))
-            for delta, task in zip(deltas, usable, strict=True)
-        ]
-        ridge = _RIDGES[-1]
-        if len(blocks) > 1:
-            ridge, self.slope = _leave_one_task_out(blocks)
-        self._coefficients = _ridge_fit(blocks, ridge)
+        blocks = [_block(task) for task in tasks if len(task.codes) >= _LEAST_ROWS]
+        self._text = _Model([(block.structure, block.targets) for block in blocks])
+        profiled = [block.profiled() for block in blocks if block.has_profiles]
+        self._profiled = _Model([block for block in profiled if len(block[1]) >= _LEAST_ROWS])
+
+    def slope(self, reference: SourceFeatures) -> float:
+        """How much of the expectation to believe at first.
+
+        What it would have been worth on each of the tasks when learned on the others only, between 0 and 1.
+        """
+        return self._model(reference).slope
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         """Expected log2 speed-up of each source over the reference; zero for the reference itself.
@@ -118,16 +133,95 @@ class WarmStart:
         Nothing is expected of what is no program of the kind that was learned from: of a list of tuning
         parameters, say, whose few structure features mean something else.
         """
-        if not self._coefficients.any() or not _is_program(reference):
+        if not _is_program(reference):
             return np.zeros(len(sources))
-        structure = np.array([features.structure for features in sources])
-        delta = self._squash(structure - reference.structure)
-        expected: Array = _REACH * np.tanh(delta @ self._coefficients / _REACH)
+        structure = np.array([features.structure for features in sources]) - reference.structure
+        expected = self._text.expect(structure)
+        if self._model(reference) is self._text or reference.profile is None:
+            return expected
+        # In the units of the other model, whose slope the caller multiplies with.
+        expected *= self._text.slope / self._profiled.slope
+        seen = [index for index, features in enumerate(sources) if features.profile is not None]
+        if seen:
+            profiles = np.array([_change(reference.profile, sources[index].profile) for index in seen])
+            expected[seen] = self._profiled.expect(np.hstack([structure[seen], profiles]))
+        return expected
+
+    def _model(self, reference: SourceFeatures) -> _Model:
+        return self._text if reference.profile is None or self._profiled.slope <= 0.0 else self._profiled
+
+
+class _Model:
+    """A ridge on changes, with what its expectation is worth.
+
+    Args:
+        blocks: per task, the changes to its reference and the log2 speed-ups over it.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[Array, Array]]) -> None:
+        self.slope = 0.0
+        self._coefficients: Array = np.zeros(0)
+        self._scale: Array = np.ones(0)
+        if not blocks:
+            return
+        squares = np.array([(delta**2).mean(axis=0) for delta, _ in blocks])
+        self._scale = np.sqrt(squares.mean(axis=0) + 0.05)
+        squashed = [(self._squash(delta), np.clip(targets, -4.0, 4.0)) for delta, targets in blocks]
+        ridge = _RIDGES[-1]
+        if len(squashed) > 1:
+            ridge, self.slope = _leave_one_task_out(squashed)
+        self._coefficients = _ridge_fit(squashed, ridge)
+
+    def expect(self, delta: Array) -> Array:
+        """Expected log2 speed-up of each row of changes."""
+        if not self._coefficients.any():
+            return np.zeros(len(delta))
+        expected: Array = _REACH * np.tanh(self._squash(delta) @ self._coefficients / _REACH)
         return expected
 
     def _squash(self, delta: Array) -> Array:
         squashed: Array = _REACH * np.tanh(delta / self._scale / _REACH)
         return squashed
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Changes of one task's kernels to its reference.
+
+    Attributes:
+        structure: a row per kernel.
+        profiles: likewise of the static profile; a row of ``nan`` where there is none.
+        targets: log2 speed-ups.
+        has_profiles: whether the reference has one.
+    """
+
+    structure: Array
+    profiles: Array
+    targets: Array
+    has_profiles: bool
+
+    def profiled(self) -> tuple[Array, Array]:
+        """Structure and profile of the kernels that have one, with their targets."""
+        known = np.isfinite(self.profiles).all(axis=1)
+        return np.hstack([self.structure, self.profiles])[known], self.targets[known]
+
+
+def _block(task: WarmStartTask) -> _Block:
+    reference = profile_features(task.reference_profile)
+    profiles = task.profiles or (None,) * len(task.codes)
+    nothing = np.full(len(PROFILE_NAMES), np.nan)
+    changes = [
+        nothing if reference is None or found is None else _change(reference, found)
+        for found in map(profile_features, profiles)
+    ]
+    targets = np.array(task.log2_speedups, dtype=np.float64)
+    return _Block(_differences(task), np.array(changes), targets, reference is not None)
+
+
+def _change(reference: Array, profile: Array | None) -> Array:
+    """Profile features relative to the reference's; no change where either has no number."""
+    assert profile is not None
+    return np.nan_to_num(profile - reference)
 
 
 def _is_program(features: SourceFeatures) -> bool:
@@ -136,8 +230,13 @@ def _is_program(features: SourceFeatures) -> bool:
 
 
 def _differences(task: WarmStartTask) -> Array:
-    reference = extract_features(task.reference_code).structure
-    return np.array([extract_features(code).structure for code in task.codes]) - reference
+    return np.array([structure_of(code) for code in task.codes]) - structure_of(task.reference_code)
+
+
+@lru_cache(maxsize=8192)
+def structure_of(code: str) -> Array:
+    """Structure features of a source, kept: the same sources are learned from by every forecaster of a process."""
+    return extract_features(code).structure
 
 
 def _ridge_fit(blocks: Sequence[tuple[Array, Array]], ridge: float) -> Array:

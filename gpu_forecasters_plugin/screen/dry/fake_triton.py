@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import math
@@ -161,11 +162,12 @@ class _Launcher:
         # Packed metadata, launch metadata, two hooks, then the kernel's arguments.
         arguments = more[4:]
         grid = tuple(_whole(size) for size in (x, y, z))
-        if any(not 0 <= size <= limit for size, limit in zip(grid, _GRID_LIMITS, strict=True)):
-            raise LaunchRefused(f"invalid argument: grid {grid} is not within {_GRID_LIMITS}")
         tensors = [self._tensor(place, value) for place, value in enumerate(arguments)]
-        if math.prod(grid):
-            self._note(grid, function, [tensor for tensor in tensors if tensor is not None])
+        if ctypes.c_int32(math.prod(grid)).value <= 0:
+            return  # so does triton's own launcher: it launches nothing, and says nothing
+        if any(not 0 < size <= limit for size, limit in zip(grid, _GRID_LIMITS, strict=True)):
+            raise LaunchRefused(f"invalid argument: grid {grid} is not within {_GRID_LIMITS}")
+        self._note(grid, function, [tensor for tensor in tensors if tensor is not None])
 
     def _tensor(self, place: int, value: Any) -> Any:
         torch = self._driver.device.torch
@@ -179,7 +181,8 @@ class _Launcher:
         metadata, resources = self._metadata, function.resources
         launches = self._driver.recorder.launches
         options = {name: getattr(metadata, name, None) for name in _OPTIONS}
-        key = (function.digest, grid)
+        argument_bytes = tensor_bytes(tensors)
+        key = (function.digest, grid, argument_bytes)
         if key in launches:
             launches[key] = replace(launches[key], count=launches[key].count + 1)
             return
@@ -194,7 +197,7 @@ class _Launcher:
             static_shared_bytes=0,
             # Triton asks for all of a block's shared memory at the launch.
             dynamic_shared_bytes=int(metadata.shared),
-            argument_bytes=tensor_bytes(tensors),
+            argument_bytes=argument_bytes,
             options={name: value for name, value in options.items() if isinstance(value, int)},
         )
 
@@ -203,6 +206,8 @@ def _whole(size: Any) -> int:
     """A size of the grid, as the C function that launches takes it."""
     if not isinstance(size, int):
         raise LaunchRefused(f"{type(size).__name__!r} object cannot be interpreted as an integer: grid")
+    if not -_GRID_LIMITS[0] <= size <= _GRID_LIMITS[0]:
+        raise LaunchRefused(f"a signed integer of 32 bits cannot hold {size}: grid")
     return int(size)
 
 

@@ -26,10 +26,11 @@ _ELSEWHERE = {
 _OF_THIS_MACHINE = re.compile(
     r"cuda|nvidia|cudnn|cublas|not compiled|not linked|not (?:yet )?(?:implemented|supported)|unsupported|accelerator"
     r"|\bfake|\bmeta\b|no kernel image|device-side|driver|permission|read-only|NYI|internal (?:assert|error)"
-    r"|not available|shared librar|cannot open|symbolic|PrimaryContext|device.?index|hooks",
+    r"|not available|shared librar|cannot open|symbolic|PrimaryContext|device.?index|hooks"
+    r"|new thread|allocat|out of memory|temporarily unavailable|too many open files",
     re.IGNORECASE,
 )
-"""What an exception says that comes of there being no GPU, or of tensors without data."""
+"""What an exception says that comes of there being no GPU, of tensors without data, or of the sandbox's limits."""
 _OF_THIS_VERSION = re.compile(r"(?:has|have) been removed|no longer|deprecated", re.IGNORECASE)
 """What a compiler says that a GPU machine with another version of it may accept."""
 _OF_THE_CODE = (

@@ -11,8 +11,16 @@ from gpu_forecasters_plugin.screen.profile import LibraryCall
 
 __all__ = ["LibraryLog", "tensor_bytes"]
 
-_FREE = ("aten.empty", "aten.new_empty", "aten.detach", "aten.lift_fresh", "aten._local_scalar_dense")
-"""Operators that launch nothing on a GPU."""
+_FREE = (
+    "prim.",
+    "aten.empty",
+    "aten.new_empty",
+    "aten.detach",
+    "aten.lift_fresh",
+    "aten._local_scalar_dense",
+    "aten._unsafe_view",
+)
+"""How the names of operators begin that launch nothing on a GPU."""
 
 
 def tensor_bytes(values: Any) -> int:

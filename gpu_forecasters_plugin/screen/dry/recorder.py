@@ -37,7 +37,7 @@ class Recorder:
         stopped_inside: whether that was within the candidate.
         missing: names that were looked for in the candidate in vain.
         guesses: what was answered without being known; an exception after a guess proves nothing.
-        launches: kernels by their binary and grid.
+        launches: kernels by their binary, grid and bytes of arguments.
         library: operators by name.
     """
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from gpu_forecasters_plugin.screen.architectures import architecture, typical_device
 from gpu_forecasters_plugin.screen.binaries import instruction_mix
+from gpu_forecasters_plugin.screen.completing import completed
 from gpu_forecasters_plugin.screen.dry.cuda_source import CudaSources
 from gpu_forecasters_plugin.screen.dry.fake_cuda import FakeDevice
 from gpu_forecasters_plugin.screen.dry.fake_triton import DryDriver, unpatched_parts
@@ -26,7 +27,6 @@ from gpu_forecasters_plugin.screen.dry.program import watch_program
 from gpu_forecasters_plugin.screen.dry.recorder import Recorder, Stop
 from gpu_forecasters_plugin.screen.jobs import ScreenJob
 from gpu_forecasters_plugin.screen.profile import SourceProfile
-from gpu_forecasters_plugin.screen.roofline import completed
 from gpu_forecasters_plugin.screen.verdict import Fault, Status, Verdict, invalid, undecided
 
 __all__ = ["dry_run"]

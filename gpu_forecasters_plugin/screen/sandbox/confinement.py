@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 from gpu_forecasters_plugin.screen.sandbox import linux
 
-__all__ = ["Confinement", "SandboxLimits"]
+__all__ = ["PROTECTIONS", "Confinement", "SandboxLimits"]
 
 _MIB = 1024 * 1024
+PROTECTIONS = ("namespaces", "read-only files", "processes", "system calls")
+"""Names of all protections that there are (see ``docs/screening.md``)."""
+
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 
 

@@ -1,16 +1,20 @@
-"""The few system calls that Python has no name for."""
+"""The few system calls that Python has no name for, and what is made of them."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+from contextlib import suppress
+
+import psutil
 
 __all__ = [
     "adopt_orphans",
     "bind",
     "die_with_parent",
     "drop_capabilities",
+    "end_descendants",
     "forbid_calls",
     "make_read_only",
     "mount",
@@ -51,6 +55,17 @@ def die_with_parent(number: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> None:
+    """Kill all that this process has started, adopted orphans too; returns when they are gone and waited for."""
+    while children := psutil.Process().children(recursive=True):
+        for process in children:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def set_no_new_privileges() -> None:

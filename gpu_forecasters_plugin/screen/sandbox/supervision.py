@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import psutil
 
 from gpu_forecasters_plugin.screen.sandbox import linux
-from gpu_forecasters_plugin.screen.sandbox.confinement import Confinement, SandboxLimits
+from gpu_forecasters_plugin.screen.sandbox.confinement import PROTECTIONS, Confinement, SandboxLimits
 
 __all__ = ["Ending", "supervise"]
 
@@ -98,7 +98,8 @@ def _ending(data: bytes, token: bytes, problem: str, confinement: Confinement) -
         return Ending(None, problem or "it ended without an answer", held)
     try:
         answer = json.loads(after)
-        held = tuple(str(name) for name in answer.pop("held"))
+        said = answer.pop("held")
+        held = tuple(name for name in PROTECTIONS if name in said)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Ending(None, problem or "its answer cannot be read", held)
     if before:
@@ -181,13 +182,7 @@ class _Watch:
         self.cpu_seconds = use.ru_utime + use.ru_stime
         if self._confinement.has_namespaces:
             return  # with the first process of a namespace the kernel ends all others
-        while children := psutil.Process().children(recursive=True):
-            for process in children:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            with suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+        linux.end_descendants()
 
     def exit_problem(self) -> str:
         """What its exit says; empty for exit code 0."""
