@@ -65,7 +65,7 @@ class Sizes:
 
 SIZES = {
     "full": Sizes(
-        sft={"steps": 60, "batch_size": 16, "learning_rate": 1e-3},
+        sft={"steps": 150, "batch_size": 16, "gradient_accumulation": 2, "learning_rate": 1e-3},
         grpo={"steps": 40, "batch_size": 8, "gradient_accumulation": 4, "learning_rate": 5e-4},
         proper={"steps": 40, "batch_size": 4, "learning_rate": 5e-4},
         longer={"steps": 120, "batch_size": 16, "learning_rate": 5e-4},

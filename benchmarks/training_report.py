@@ -136,7 +136,8 @@ def cost_of(kept: Numbers, readout: str) -> Numbers:
 
 def comparison_figures(data: TrainingData, resamples: int) -> dict[str, Numbers]:
     """The learned forecaster that knows the trained kernels, and their bin frequencies."""
-    trained = [row for row in data.split.train if row.reference_key in references()]
+    known = references()
+    trained = [row for row in data.split.train if row.reference_key in known]
     learned = LearnedForecaster(
         warm_start=[warm_start(trained, operation) for operation in TRAINED_OPERATIONS]
     )
@@ -277,12 +278,9 @@ def draw(figures: Mapping[str, Numbers], file: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    wanted = [
-        "sft verbalized",
-        *(f"grpo-{r}-0 verbalized" for r in REWARDS),
-        "proper-brier-0 logprobs",
-        "learned",
-    ]
+    of_rewards = [f"grpo-{reward}-0 verbalized" for reward in REWARDS]
+    of_scores = [f"proper-{score}-0 logprobs" for score in SCORES]
+    wanted = ["base logprobs", f"{START} logprobs", f"{START} verbalized", *of_rewards, *of_scores, "learned"]
     chosen = [name for name in wanted if name in figures]
     figure = Figure(figsize=(3.0 * len(chosen), 9.0), layout="constrained")
     FigureCanvasAgg(figure)

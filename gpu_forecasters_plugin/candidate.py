@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -21,6 +22,9 @@ MAX_SOURCE_CHARACTERS = 512 * 1024
 """Longer sources are refused as ``invalid_source``: no forecaster reads half a million characters."""
 
 _LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER}
+# Python 3.12 and newer take f-strings apart (3.14 template strings too); before, each was one token.
+_LITERAL_STARTS = {getattr(tokenize, name, None) for name in ("FSTRING_START", "TSTRING_START")}
+_LITERAL_ENDS = {getattr(tokenize, name, None) for name in ("FSTRING_END", "TSTRING_END")}
 _C_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL)
 _C_STRING_MARK = re.compile(r"__global__|#include|__device__")
 _DIRECTIVE = re.compile(r"^#(?:define|include|pragma|undef|if|ifdef|ifndef|endif)\b", re.MULTILINE)
@@ -60,6 +64,22 @@ def _is_python(text: str) -> bool:
     return bool(tree.body) or _DIRECTIVE.search(text) is None
 
 
+def _python_tokens(text: str) -> Iterator[tuple[int, str]]:
+    """Type and text of each token, a string literal of any kind in one piece: the same under every Python."""
+    lines = io.StringIO(text).readlines()
+    open_literals: list[tuple[int, int]] = []
+    for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+        if token.type in _LITERAL_STARTS:
+            open_literals.append(token.start)
+        if not open_literals:
+            yield token.type, token.string
+        elif token.type in _LITERAL_ENDS:
+            (row, column), (last_row, last_column) = open_literals.pop(), token.end
+            if not open_literals:
+                within = [*lines[row - 1 : last_row - 1], lines[last_row - 1][:last_column]]
+                yield tokenize.STRING, "".join(within)[column:]
+
+
 def _normalise_python(text: str) -> str:
     """Token stream of Python text; CUDA C++ inside string literals is normalised as C.
 
@@ -68,19 +88,19 @@ def _normalise_python(text: str) -> str:
         tokenize.TokenError: likewise.
     """
     parts: list[str] = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in _LAYOUT_TOKENS:
+    for kind, string in _python_tokens(text):
+        if kind in _LAYOUT_TOKENS:
             # A logical line's end is meaning in Python; a run of them is not.
-            if token.type == tokenize.NEWLINE:
+            if kind == tokenize.NEWLINE:
                 parts.append("\n")
-        elif token.type == tokenize.INDENT:
+        elif kind == tokenize.INDENT:
             parts.append("\x01")
-        elif token.type == tokenize.DEDENT:
+        elif kind == tokenize.DEDENT:
             parts.append("\x02")
-        elif token.type == tokenize.STRING and _C_STRING_MARK.search(token.string):
-            parts.append(_normalise_c(token.string))
+        elif kind == tokenize.STRING and _C_STRING_MARK.search(string):
+            parts.append(_normalise_c(string))
         else:
-            parts.append(token.string)
+            parts.append(string)
     return "\x00".join(parts)
 
 

@@ -210,8 +210,9 @@ class Gate:
             return []
         if len({candidate.id for candidate in candidates}) != len(candidates):
             raise GateError("two candidates of one pool have the same id")
-        # Programs that the search starts from are measured anyway.
-        verdicts = self._screen.verdicts(candidates) if self._screen and not measure_all else {}
+        # Programs that the search starts from are measured anyway; once the budget is spent, nothing is.
+        screening = self._screen is not None and not measure_all and self.remaining() != 0
+        verdicts = self._screen.verdicts(candidates) if self._screen and screening else {}
         with self._asking:
             decisions = self._decide(candidates, verdicts, measure_all=measure_all)
         self._observing.wake()

@@ -70,6 +70,10 @@ class _Described:
 
     summary: str = ""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.summary, str):
+            raise ValueError(f"a summary is a line of text: {self.summary!r}")
+
 
 @dataclass(frozen=True)
 class Factory(_Described):
@@ -88,6 +92,10 @@ class Factory(_Described):
             raise ValueError(
                 f"a name is 1 to 64 lower-case letters, digits, _ and -, and begins with a letter: {self.name!r}"
             )
+        for maker in ("build", "load"):
+            if not callable(getattr(self, maker, callable)):
+                raise ValueError(f"{maker} of {self.name!r} cannot be called: {getattr(self, maker)!r}")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +110,19 @@ class _WithOptions(_Described):
 
     options: type[BaseModel] | None = None
     paths: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.options is None:
+            known: Iterable[str] = ()
+        elif isinstance(self.options, type) and issubclass(self.options, BaseModel):
+            known = self.options.model_fields
+        else:
+            raise ValueError(f"options is a pydantic model or None: {self.options!r}")
+        if isinstance(self.paths, str) or not set(self.paths) <= set(known):
+            raise ValueError(
+                f"paths names settings of options ({', '.join(known) or 'none'}): {self.paths!r}"
+            )
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

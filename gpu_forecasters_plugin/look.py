@@ -47,6 +47,7 @@ class Look:
         prompt_hash: hash of its prompt templates and settings; empty without a prompt.
         basis: what the forecaster knows when no run has measured anything.
         deferral: when a forecast is not trusted.
+        verdict: what the compiler said of the kernel; ``None`` where nobody asked it.
     """
 
     query: Query
@@ -56,6 +57,7 @@ class Look:
     prompt_hash: str
     basis: str
     deferral: DeferralConfig
+    verdict: Verdict | None = None
 
     @property
     def confidence(self) -> float | None:
@@ -98,9 +100,14 @@ class Look:
             "deferred": self.deferred_because is not None,
             "deferred_because": self.deferred_because,
             "suspicions": list(self.outcome.suspicions),
+            "screening": None if self.verdict is None else self._screening(self.verdict),
             "cost": asdict(self.outcome.cost),
             "failure": None if forecast else self._failure(),
         }
+
+    @staticmethod
+    def _screening(verdict: Verdict) -> dict[str, Any]:
+        return {name: getattr(verdict, name) for name in ("status", "fault", "line", "message", "stopped")}
 
     def _failure(self) -> dict[str, str]:
         assert not isinstance(self.outcome, Forecast)
@@ -168,6 +175,7 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
     forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=task)
     device = detect_device(config.device).name
     verdicts = _compiled([reference, candidate], config, device)
+    verdict = verdicts.get(candidate.key)
     profile = None if reference.key not in verdicts else verdicts[reference.key].profile
     query = Query(
         candidate.key,
@@ -177,10 +185,10 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
         task=task,
         device=device,
         shapes=config.shapes or "",
-        profile=verdicts[candidate.key].profile if candidate.key in verdicts else None,
+        profile=None if verdict is None else verdict.profile,
         anchor_profile=profile,
         reference_profile=profile,
-        screened=verdicts[candidate.key].status.value if candidate.key in verdicts else None,
+        screened=None if verdict is None else verdict.status.value,
     )
     try:
         (outcome,) = ContainedForecaster(forecaster).forecast([query])
@@ -195,6 +203,7 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
         forecaster.prompt_hash,
         printable("; ".join(filter(None, known))),
         config.deferral,
+        verdict,
     )
 
 

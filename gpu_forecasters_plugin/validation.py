@@ -36,10 +36,10 @@ _LONGEST_SHOWN = 80
 _MOST_LISTED = 16
 _MOST_PROBLEMS = 20
 _URL_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
-SECRET_WORDS = "password|secret|authorization|bearer|credentials?"
+SECRET_WORDS = "passwords?|passphrase|secrets?|authorization|bearer|credentials?"
 """What a setting's name ends with, as a pattern, when its value is nobody's business; ``key`` and ``token`` apart."""
 _NAMED_SECRET = re.compile(
-    rf"((?:token|key|{SECRET_WORDS})': )('[^']*'?|\"[^\"]*\"?|\[[^\]]*\]?|\{{[^}}]*\}}?|[^,}}\]]+)",
+    rf"((?:token|keys?|{SECRET_WORDS})': )('[^']*'?|\"[^\"]*\"?|\[[^\]]*\]?|\{{[^}}]*\}}?|[^,}}\]]+)",
     re.IGNORECASE,
 )
 _URL_QUERY = re.compile(r"(?<=\w)\?[^\s'\"]+")

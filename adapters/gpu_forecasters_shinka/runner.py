@@ -111,6 +111,10 @@ def run_filtered(
     Raises:
         ConfigError, HostError, LedgerError, FolderInUseError: before anything was measured.
     """
+    if not arguments:  # shinka_launch would start a task of its own examples
+        raise ConfigError(
+            "nothing to run: give --task-dir and what shinka_run takes, or overrides of shinka_launch"
+        )
     ended: list[int] = []
     sizes = {"measure_jobs": measure_jobs, "proposal_jobs": proposal_jobs}
     if is_run_command(arguments):

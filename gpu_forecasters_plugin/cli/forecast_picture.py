@@ -33,6 +33,8 @@ def draw(look: Look) -> None:
         console.print()
         for line in _findings(look, look.outcome):
             console.print(printable(line), soft_wrap=True)
+    if look.verdict is not None:
+        console.print(printable(f"compiler    {look.verdict.headline()}"), soft_wrap=True)
     console.print(f"cost        {_cost(look.outcome.cost)}", soft_wrap=True)
 
 

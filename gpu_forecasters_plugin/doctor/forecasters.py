@@ -49,6 +49,15 @@ def check_local_model(settings: ForecasterConfig) -> CheckResult:
     return CheckResult(name, Status.OK, f"{settings.model}, found or fetched when a run starts")
 
 
+def _silent_on_samples(config: SurrogateConfig) -> str:
+    """Why a forecaster that has no answer for a sample kernel may have some in a run; empty where it would not."""
+    if config.forecaster.kind == "replay":
+        return "the recorded forecasts can be read; the sample kernel is not among them"
+    if config.screen.policy != "off" and any(m.kind == "roofline" for m in config.forecaster.members()):
+        return "roofline goes by the compiler's profiles of this task's kernels; the sample kernel is none of them"
+    return ""
+
+
 def check_forecaster(config: SurrogateConfig) -> CheckResult:
     """One whole forecast of a recorded kernel, as a run would ask for it."""
     name = "forecaster"
@@ -57,8 +66,7 @@ def check_forecaster(config: SurrogateConfig) -> CheckResult:
     except (ConfigError, ForecasterError, MissingExtraError) as error:
         return CheckResult(name, Status.FAIL, str(error), "mend surrogate.forecaster")
     if isinstance(look.outcome, ForecastFailure):
-        if config.forecaster.kind == "replay" and look.outcome.kind is FailureKind.EMPTY:
-            seen = "the recorded forecasts can be read; the sample kernel is not among them"
+        if look.outcome.kind is FailureKind.EMPTY and (seen := _silent_on_samples(config)):
             return CheckResult(name, Status.OK, seen)
         seen = f"{look.forecaster} has no forecast, {look.outcome.kind}: {look.outcome.detail}"
         return CheckResult(name, Status.FAIL, seen, ADVICE[look.outcome.kind])

@@ -41,7 +41,7 @@ class Containment:
         """How many there were."""
         return self._failures.count
 
-    def failure(self, error: Exception, lost: str) -> ForecastFailure:
+    def failure(self, error: BaseException, lost: str) -> ForecastFailure:
         """The ``invalid`` failure that stands for an error.
 
         Args:
@@ -55,7 +55,9 @@ class Containment:
         """What a call returns, or the failure that stands for what it raises; ``lost`` as for :meth:`failure`."""
         try:
             return call()
-        except Exception as error:  # it may be anybody's: only what ends the process goes through
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # it may be anybody's: only the user ends the process
             return self.failure(error, lost)
 
 

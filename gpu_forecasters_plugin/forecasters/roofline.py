@@ -115,10 +115,17 @@ def _estimated_change(reference: SourceProfile | None, profile: SourceProfile | 
     return math.log2(reference.estimated_us / profile.estimated_us)
 
 
+def _missing(screened: str | None) -> str:
+    """Why there is no profile, by the compiler's verdict on the candidate."""
+    if screened is None:
+        return "set surrogate.screen.policy to skip or defer, and surrogate.screen.task_file outside a run"
+    return f"the compiler's verdict on the candidate is {screened}"
+
+
 def _why(query: Query) -> str:
     for what, profile in (("reference", query.reference_profile), ("candidate", query.profile)):
         if profile is None:
-            return f"the {what} has no static profile: set surrogate.screen.policy to skip or defer"
+            return f"the {what} has no static profile: {_missing(query.screened)}"
         if not profile.estimated_us:
             return f"part of what the {what} does is out of the compiler's sight"
     raise AssertionError("there is an estimate")

@@ -132,7 +132,9 @@ class _Watch(threading.Thread):
     def _attempt(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except (Exception, SystemExit) as error:  # it may be anybody's: a run never ends for it
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # it may be anybody's: a run never ends for it
             self._failures.add(error, _CONSEQUENCE)
 
 

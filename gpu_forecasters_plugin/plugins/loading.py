@@ -81,7 +81,9 @@ def _disabled_names() -> set[str]:
 def _load(entry: EntryPoint) -> Any:
     try:
         return entry.load()
-    except (Exception, SystemExit) as error:  # a module may do anything when it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may do anything when it is imported: exit, or panic in Rust
         raise _Broken(f"cannot be imported: {one_line(error)}") from error
 
 
@@ -125,7 +127,9 @@ def _contributions(manager: pluggy.PluginManager, name: str) -> Iterator[Any]:
             try:
                 # One by one, so that a failure has a name.
                 returned = list(implementation.function())
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 raise _Broken(f"raises in {hook}: {one_line(error)}") from error
             for factory in returned:
                 if type(factory) is not wanted:

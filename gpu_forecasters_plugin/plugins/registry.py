@@ -118,9 +118,9 @@ def made_by(
     """
     try:
         made = make()
-    except GpuForecastersError:
+    except (GpuForecastersError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         if entry.origin.shipped:
             raise
         raise PluginError(f"{entry} {complaint}: {one_line(error)}") from error

@@ -41,7 +41,9 @@ class ContainedRule:
             score = float(self._inner.score(forecast, candidate_key, context))
             if not math.isfinite(score):
                 raise ValueError(f"a score of {score}")
-        except Exception as error:  # it may be anybody's: only what ends the process goes through
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # it may be anybody's: only the user ends the process
             self._failures.add(error, "the candidate has no score, as if it had no forecast")
             return None
         return score
@@ -71,7 +73,9 @@ class ContainedPolicy(SelectionPolicy):
         try:
             choices = dict(self._inner.select(members, state))
             _check(choices, members, state)
-        except Exception as error:  # it may be anybody's: only what ends the process goes through
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # it may be anybody's: only the user ends the process
             self._failures.add(error, f"{type(self._instead).__name__} chooses from this pool in its place")
             return self._instead.select(members, state)
         return choices

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpu_forecasters_plugin.screen.cache import VerdictCache
 from gpu_forecasters_plugin.screen.jobs import ScreenJob
@@ -98,10 +99,10 @@ class Screener:
     ) -> list[Verdict]:
         deadline = time.monotonic() + deadline_s
         found: list[Verdict | Future[Verdict]] = [self._known_or_begun(code) for code in codes]
-        waiting = {entry for entry in found if isinstance(entry, Future)}
+        waiting: set[Future[Any]] = {entry for entry in found if isinstance(entry, Future)}
         while waiting and not self._end.done() and (left := deadline - time.monotonic()) > 0:
             # The end is waited for as well: nobody is told of futures that a pool's shutdown cancels.
-            done, _ = wait({*waiting, self._end}, timeout=left, return_when=FIRST_COMPLETED)
+            done, _ = wait(waiting | {self._end}, timeout=left, return_when=FIRST_COMPLETED)
             waiting -= done
             seen(len(codes) - len(waiting))
         return [_settled(entry) for entry in found]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gpu_forecasters_plugin.section import Section
 
 __all__ = ["ScreenConfig"]
+
+
+def _off_unquoted(policy: Any) -> Any:
+    # YAML reads a bare `off` as false.
+    return "off" if policy is False else policy
 
 
 class ScreenConfig(Section):
@@ -28,7 +33,7 @@ class ScreenConfig(Section):
         workers: candidates at once; as many as there are cores when left out.
     """
 
-    policy: Literal["skip", "defer", "off"] = "off"
+    policy: Annotated[Literal["skip", "defer", "off"], BeforeValidator(_off_unquoted)] = "off"
     arch: Annotated[str, Field(min_length=1)] = "auto"
     task_file: Annotated[str, Field(min_length=1)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 20.0

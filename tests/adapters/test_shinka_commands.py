@@ -112,6 +112,7 @@ def test_wrong_use_is_one_clear_line(tmp_path: Path, server: ModelServer, gpu_fo
         "unrecognized arguments: --max-jobs 3": arguments(task, "--num_generations", "5", "--max-jobs", "3"),
         "surrogate.tresholds: unknown key": arguments(wrong, "--num_generations", "5"),
         "required: --num_generations": ["shinka", "--task-dir", str(task.folder), "--out", str(task.out)],
+        "nothing to run: give --task-dir": ["shinka", "--out", str(task.out)],
         "Missing evaluate.py": [
             "shinka",
             "--task-dir",

@@ -149,6 +149,12 @@ def gpu_forecasters_forecasters():
     return [ForecasterFactory({name!r}, lambda setup: None)]
 """
 
+
+def returning(factory: str) -> str:
+    """A plugin whose hook returns a factory that is made so."""
+    return HEAD + f"@hookimpl\ndef gpu_forecasters_hosts():\n    return [{factory}]\n"
+
+
 Install = Callable[..., None]
 
 
@@ -185,6 +191,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'",
         ),
         ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+        ("raise BaseException('panic')", "cannot be imported: BaseException: panic"),
+        (returning("HostFactory('x', 5)"), "build of 'x' cannot be called: 5"),
+        (returning("HostFactory('x', list, summary=5)"), "a summary is a line of text: 5"),
+        (
+            returning("ObserverFactory('x', list, options=dict)"),
+            "options is a pydantic model or None: <class 'dict'>",
+        ),
+        (
+            returning("ObserverFactory('x', list, paths=('file',))"),
+            "paths names settings of options (none): ('file',)",
+        ),
         ("", "does not say which specification it is written for: it needs SPEC_VERSION = 1"),
         ("SPEC_VERSION = 7", "is written for version 7 of the plugin specification"),
         (HEAD, "implements no hook; there are: gpu_forecasters_forecasters, "),
@@ -335,6 +352,7 @@ def search(gate: Gate) -> Counter[Reason]:
     return found
 
 
+@pytest.mark.parametrize("raised", ["RuntimeError", "BaseException"])
 @pytest.mark.parametrize(
     ("section", "reasons"),
     [
@@ -352,17 +370,18 @@ def test_a_run_goes_on_when_a_plugin_raises_at_every_call(
     install: Install,
     ledger: Ledger,
     caplog: pytest.LogCaptureFixture,
+    raised: str,
     section: dict[str, Any],
     reasons: dict[Reason, int],
 ) -> None:
-    install("acme", RAISES_EVERYWHERE)
+    install("acme", RAISES_EVERYWHERE.replace("RuntimeError", raised))
     config = surrogate(**section, deferral={"threshold": None})
     forecaster = build_forecaster(config.forecaster) if "forecaster" in section else by_number
     with open_gate(ledger, forecaster, config=config) as gate:
         found = search(gate)
     assert found == reasons
     loud = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert sum("raised RuntimeError: broken on purpose" in message for message in loud) == 1
+    assert sum(f"raised {raised}: broken on purpose" in message for message in loud) == 1
 
 
 def test_what_a_plugin_cannot_make_stops_before_anything_is_measured(
@@ -387,6 +406,16 @@ def test_what_a_plugin_cannot_make_stops_before_anything_is_measured(
     ):
         open_pool("broken")
     assert ledger.runs() == []
+
+
+def test_a_forecaster_that_ends_the_process_when_it_is_made_is_named(install: Install) -> None:
+    install(
+        "acme",
+        HEAD
+        + "@hookimpl\ndef gpu_forecasters_forecasters(): return [ForecasterFactory('leaves', lambda setup: exit(0))]",
+    )
+    with pytest.raises(PluginError, match="'leaves' of plugin 'acme'.* cannot be made: SystemExit: 0"):
+        build_forecaster(surrogate(forecaster={"kind": "leaves"}).forecaster)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from helpers import Command
 
-from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.config import SurrogateConfig, parse_surrogate_config
 from gpu_forecasters_plugin.doctor import Status, machine
 from gpu_forecasters_plugin.doctor._base import CheckResult, bounded
-from gpu_forecasters_plugin.doctor.forecasters import check_hardware
+from gpu_forecasters_plugin.doctor.forecasters import check_forecaster, check_hardware
 from gpu_forecasters_plugin.ledger.schema import head_revision
 
 SAVED_LEDGERS = Path(__file__).resolve().parents[1] / "data"
@@ -64,6 +64,12 @@ def test_a_forecaster_that_cannot_be_built_fails(gpu_forecasters: Command, tmp_p
     said = gpu_forecasters("doctor", "--config", config, "--out", tmp_path)
     assert said.code == 1
     assert "missing.jsonl" in checks(tmp_path)["forecaster"]["seen"]
+
+
+@pytest.mark.parametrize(("policy", "status"), [("skip", Status.OK), ("off", Status.FAIL)])
+def test_roofline_needs_the_screen_and_not_the_sample_kernels(policy: str, status: Status) -> None:
+    section = {"forecaster": {"kind": "roofline"}, "screen": {"policy": policy}}
+    assert check_forecaster(parse_surrogate_config(section)).status is status
 
 
 def test_an_endpoint_that_is_not_there_is_named_once_in_its_line(

@@ -16,9 +16,10 @@ from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.cli.forecast_picture import draw
 from gpu_forecasters_plugin.config import DeferralConfig
-from gpu_forecasters_plugin.forecast import Forecast, ForecastCost, Query
+from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastCost, ForecastFailure, Query
 from gpu_forecasters_plugin.look import Look
 from gpu_forecasters_plugin.recorded.pool import load_task
+from gpu_forecasters_plugin.screen.verdict import Fault, invalid
 
 Kernels = tuple[str, ...]
 
@@ -171,6 +172,17 @@ def test_a_kernel_that_talks_to_the_forecaster_is_deferred_however_confident_it_
     draw(look)
     assert "deferred    yes, to the GPU: " in capsys.readouterr().out
     assert look.summary()["suspicions"] == ["tells the forecaster what to answer"]
+
+
+def test_what_the_compiler_said_of_the_kernel_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = invalid(Fault.COMPILE, "no such thing\x1b[2J", 3)
+    failure = ForecastFailure(FailureKind.EMPTY, "no static profile", "roofline")
+    query = Query("key", "code", "anchor", "reference")
+    look = Look(query, failure, "roofline", "", "", "", DeferralConfig(), refused)
+    draw(look)
+    said = capsys.readouterr().out
+    assert "compiler    invalid (compile), line 3: no such thing" in said and "\x1b" not in said
+    assert look.summary()["screening"]["line"] == 3
 
 
 @pytest.mark.parametrize("nesting", ["{}", "{{kind: recalibrated, forecaster: {}}}"])

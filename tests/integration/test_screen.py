@@ -18,6 +18,7 @@ pytest.importorskip("triton")
 
 from gpu_forecasters_plugin.screen import Fault, Screener, ScreenJob, Status, Verdict  # noqa: E402
 from gpu_forecasters_plugin.screen.binaries import binary_tool  # noqa: E402
+from gpu_forecasters_plugin.screen.dry.cuda_source import assembler_refused  # noqa: E402
 from gpu_forecasters_plugin.screen.workshop import ScreenError, Workshop  # noqa: E402
 
 needs_nvcc = pytest.mark.skipif(binary_tool("nvcc") is None, reason="there is no nvcc here")
@@ -357,6 +358,24 @@ def test_verdicts_are_kept_and_late_ones_are_undecided(task_file: Path, tmp_path
         assert second.screen([GOOD], 0.0) == [verdict]  # nothing had to be started
     finally:
         second.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("ptxas error   : Entry function 'k' uses too much shared data (0x40000 bytes, 0x38c00 max)", True),
+        (
+            "`ptxas` failed with error code 255\n`ptxas` stderr:\nptxas k.ptx, line 9; error: syntax error",
+            True,
+        ),
+        ("`ptxas` failed with error code -9", False),
+        ("`ptxas` raised SIGSEGV", False),
+        ("nvcc error   : 'ptxas' died due to signal 9 (Kill signal)", False),
+        ("ptxas fatal   : Memory allocation failure", False),
+    ],
+)
+def test_an_assembler_that_was_ended_says_nothing_of_the_kernel(said: str, refused: bool) -> None:
+    assert assembler_refused(said) is refused
 
 
 def test_a_screener_that_is_closed_lets_go_of_whoever_waits(task_file: Path) -> None:

@@ -171,3 +171,22 @@ def test_a_candidate_needs_an_id() -> None:
 
 def test_candidates_are_equal_by_id_and_code() -> None:
     assert Candidate("a", PYTHON) != Candidate("b", PYTHON)
+
+
+@pytest.mark.parametrize(
+    ("code", "key"),
+    [
+        (
+            "import triton\nx = f\"a{1+1!r:>{10}}b\" f'''{x}\n  multi {y:%Y} '''\n"
+            'def g():\n    return rf"{x}\\n{{}}" # c\n',
+            "cfb8aeddd87b252acaee7ad103fff421",
+        ),
+        (
+            'n = 3\nsrc = f"""\n#include <x>\n__global__ void k() {{ // hi\n  int a = {n}; /* c */\n}}"""\n',
+            "46edacdbd9706f5497f1d6fe7b253c4a",
+        ),
+        ('x = f"é{1}ü"; y = "ß"\nif x:\n    # c\n\n    pass\n# end', "5d1619ce0113aa95006ac3d0dc112992"),
+    ],
+)
+def test_a_ledger_is_resumed_under_another_python(code: str, key: str) -> None:
+    assert source_key(code) == key

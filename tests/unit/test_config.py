@@ -306,6 +306,8 @@ def test_an_adapter_lies_relative_to_the_configuration(tmp_path: Path) -> None:
         {"kind": "openai_server", "model": "m", "extra_body": {"a": [{"Authorization": "hunter2"}]}},
         {"kind": "openai_server", "model": "m", "extra_body": {"api_key": "hunter2"}},
         {"kind": "openai_server", "model": "m", "extra_body": {"apiKey": "hunter2"}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"api_keys": ["hunter2"]}},
+        {"kind": "openai_server", "model": "m", "extra_body": {"passwords": ["hunter2"]}},
         {"kind": "openai_server", "model": "m", "extra_body": {"bearer": "hunter2"}},
         {"kind": "openai_server", "model": "m", "extra_body": {"api_key": ["x", "hunter2"]}},
         {"kind": "openai_server", "model": "m", "extra_body": {"password": {"x": 1, "y": "hunter2"}}},

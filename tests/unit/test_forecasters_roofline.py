@@ -82,8 +82,8 @@ def test_measurements_that_agree_make_it_surer_and_those_that_do_not_less_sure()
 @pytest.mark.parametrize(
     ("compiled", "reference", "why"),
     [
-        (None, REFERENCE, "the candidate has no static profile"),
-        (REFERENCE, None, "the reference has no static profile"),
+        (None, REFERENCE, "the candidate has no static profile: set surrogate.screen.policy"),
+        (REFERENCE, None, "the reference has no static profile: set surrogate.screen.policy"),
         (
             profile(launch(grid=None)),
             REFERENCE,
@@ -97,6 +97,12 @@ def test_without_an_estimate_there_is_a_typed_failure_that_says_why(
     (outcome,) = RooflineForecaster().forecast([replace(asked(1, compiled), reference_profile=reference)])
     assert isinstance(outcome, ForecastFailure)
     assert outcome.kind is FailureKind.EMPTY and why in outcome.detail
+
+
+def test_where_the_compiler_was_asked_the_failure_tells_its_verdict() -> None:
+    (outcome,) = RooflineForecaster().forecast([replace(asked(1, None), screened="invalid")])
+    assert isinstance(outcome, ForecastFailure)
+    assert outcome.detail.endswith("the compiler's verdict on the candidate is invalid")
 
 
 def test_as_an_expert_it_speaks_where_it_can_and_is_left_out_where_it_cannot() -> None:

@@ -10,6 +10,7 @@ from helpers import by_number, candidate, failed, measured, number_of, peaked, s
 from static_profiles import profile_of_bytes
 
 from gpu_forecasters_plugin.candidate import Candidate
+from gpu_forecasters_plugin.config import load_surrogate_config
 from gpu_forecasters_plugin.decision import Action, Outcome, Reason
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecast import Attempt, Forecast, ForecastOutcome, Observation, Query
@@ -75,6 +76,13 @@ def test_deferred_candidates_are_measured_within_the_budget(ledger: Ledger) -> N
     assert {d.reason for d in decisions} == {Reason.UNCERTAIN, Reason.INVALID_SOURCE}
 
 
+def test_nothing_is_screened_once_the_budget_is_spent(ledger: Ledger) -> None:
+    screener = FakeScreener()
+    opened = gate(ledger, screener, "skip", budget={"measurements": 1})
+    (decision,) = opened.ask([candidate(1)])
+    assert (decision.reason, screener.asked) == (Reason.BUDGET_SPENT, [])
+
+
 def test_a_gate_ends_the_processes_of_its_screen(ledger: Ledger) -> None:
     screener = FakeScreener()
     gate(ledger, screener, "skip").close()
@@ -95,6 +103,12 @@ def test_a_screen_that_decides_nothing_says_so_once(ledger: Ledger, caplog: pyte
 
 def test_a_screen_is_off_unless_asked_for(tmp_path: Path) -> None:
     assert open_screen(ScreenConfig(), Candidate("r", "x = 1"), device="?", folder=tmp_path) is None
+
+
+@pytest.mark.parametrize(("word", "policy"), [("off", "off"), ("'off'", "off"), ("skip", "skip")])
+def test_a_policy_is_what_the_yaml_file_says(tmp_path: Path, word: str, policy: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"surrogate: {{screen: {{policy: {word}}}}}\n")
+    assert load_surrogate_config(tmp_path / "config.yaml").screen.policy == policy
 
 
 @pytest.mark.parametrize(

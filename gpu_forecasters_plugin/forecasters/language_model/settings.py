@@ -16,7 +16,9 @@ from gpu_forecasters_plugin.validation import SECRET_WORDS
 
 __all__ = ["JsonArguments", "LanguageModelSettings", "json_compatible", "without_secrets"]
 
-_SECRET = re.compile(rf"(?:(?:^|[_-])(?:token|key)|api_?key|access_?token|{SECRET_WORDS})$", re.IGNORECASE)
+_SECRET = re.compile(
+    rf"(?:(?:^|[_-])(?:token|key)|api_?keys?|access_?tokens?|{SECRET_WORDS})$", re.IGNORECASE
+)
 _OUR_OWN = {"model", "messages", "stream", "n", "logprobs", "top_logprobs", "max_tokens"}
 """Parameters of a request that a readout needs as it sets them."""
 _DEFAULT_PLAIN_TOKENS = {"verbalized": 1024, "logprobs": 1, "samples": 8}

@@ -20,11 +20,16 @@ from gpu_forecasters_plugin.screen.dry.recorder import Recorder
 from gpu_forecasters_plugin.screen.profile import LaunchProfile
 from gpu_forecasters_plugin.screen.verdict import Fault, Verdict, invalid, undecided
 
-__all__ = ["CudaCompileError", "CudaSources", "compile_cuda", "nvcc_verdict"]
+__all__ = ["CudaCompileError", "CudaSources", "assembler_refused", "compile_cuda", "nvcc_verdict"]
 
 _HEADERS = Path(__file__).parent.parent / "cuda_headers"
 _ERROR = re.compile(
     r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<text>.*)$", re.MULTILINE
+)
+_ASSEMBLER_ENDED = re.compile(
+    r"raised SIG|code (?:-\d+|1[2-9]\d)\b|due to signal|memory alloc|out of memory|bad_alloc|no space left|cannot open|"
+    r"cannot allocate",
+    re.IGNORECASE,
 )
 _SYNTAX = re.compile(
     r"expected an? |unrecognized token|missing closing|this declaration has no storage class"
@@ -82,12 +87,19 @@ def compile_cuda(code: str, arch: Architecture, options: Sequence[str] = ()) -> 
         return binary.read_bytes() if binary.exists() else b""
 
 
+def assembler_refused(output: str) -> bool:
+    """Whether ptxas itself found fault with a kernel; not when it was killed, or had no memory or space."""
+    return "ptxas" in output and not _ASSEMBLER_ENDED.search(output)
+
+
 def _refusal(output: str, code: str) -> CudaCompileError:
     """What a failed ``nvcc`` says: certain where the fault lies in device code, or in the grammar."""
     errors = list(_ERROR.finditer(output))
     own = [error for error in errors if error["file"].endswith("candidate.cu")]
     if not own:
-        return CudaCompileError(output.strip() or "nvcc failed and said nothing", certain="ptxas" in output)
+        return CudaCompileError(
+            output.strip() or "nvcc failed and said nothing", certain=assembler_refused(output)
+        )
     spans = _device_spans(code)
     for error in own:
         line = int(error["line"])

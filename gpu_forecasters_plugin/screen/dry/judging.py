@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from gpu_forecasters_plugin.screen.dry.cuda_source import CudaCompileError, nvcc_verdict
+from gpu_forecasters_plugin.screen.dry.cuda_source import CudaCompileError, assembler_refused, nvcc_verdict
 from gpu_forecasters_plugin.screen.dry.recorder import LaunchRefused, Recorder
 from gpu_forecasters_plugin.screen.verdict import Fault, Verdict, invalid, undecided
 
@@ -115,9 +115,10 @@ def _triton(error: BaseException, code: str, line: int | None) -> Verdict | None
         return invalid(Fault.COMPILE, "\n".join(messages), _kernel_line(inner, code) or line)
     if "OutOfResources" in names:
         return invalid(Fault.RESOURCES, str(error), line)
-    if "PTXASError" in names or (
-        "PassManager::run failed" in str(error) and _passed(error, "triton/compiler/")
-    ):
+    if "PTXASError" in names:
+        said = str(error).partition("\nRepro command:")[0].rstrip().removesuffix("\n`ptxas` stderr:")
+        return invalid(Fault.COMPILE, said, line) if assembler_refused(said) else undecided(said)
+    if "PassManager::run failed" in str(error) and _passed(error, "triton/compiler/"):
         return invalid(Fault.COMPILE, str(error), line)
     return None
 
