@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +18,7 @@ from gpu_forecasters_openevolve.population import guard_population
 from gpu_forecasters_openevolve.service import GateService
 from gpu_forecasters_openevolve.sessions import ServiceLimits
 from gpu_forecasters_openevolve.settings import RunSettings
-from gpu_forecasters_openevolve.shutdown import watch_end
+from gpu_forecasters_openevolve.shutdown import RunWatch
 from gpu_forecasters_plugin.errors import ConfigError, HostError
 from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.measuring import MetricReader, answers_in
@@ -86,7 +84,7 @@ class FilteredRun:
             self.gate, self.evaluators, limits, on_spent=self._end_host, on_failure=lambda _: self._end_host()
         )
         self._restore_population: Callable[[], None] = lambda: None
-        self._end_watch: Callable[[], None] = lambda: None
+        self._watch: RunWatch | None = None
         self._ends_host = False
         self.interrupted = False
         self.gate.close_interrupted()
@@ -110,7 +108,7 @@ class FilteredRun:
         address.publish()
         self.service.start()
         self._restore_population = guard_population(self.service.program_processed)
-        self._end_watch = watch_end(on_request=self._asked_to_end, on_stopping=self.service.host_stops)
+        self._watch = RunWatch(on_request=self._asked_to_end, on_stopping=self.service.host_stops)
         atexit.register(self.close)
         if self.gate.budget_spent():
             raise ConfigError(
@@ -156,21 +154,20 @@ class FilteredRun:
 
     def _end_host(self) -> None:
         self._ends_host = True
-        # What Ctrl-C does: OpenEvolve then stops in good order and saves its best program. Before it has its
-        # handler, there is no run to end yet.
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            os.kill(os.getpid(), signal.SIGINT)
+        if self._watch is not None:
+            self._watch.end_run()
 
     def _asked_to_end(self) -> None:
         self.interrupted = self.interrupted or not self._ends_host
-        # Now, in the signal's handler: the host's own thread may be waiting for a gate that waits for a forecast.
+        # Now, maybe in a signal's handler: the host's own thread may be waiting for a gate that waits for a forecast.
         self.gate.close()
 
     def close(self, *, at_once: bool = False) -> None:
         """Stop serving; a measurement that runs is given its time to end, unless it is to be ``at_once``."""
         atexit.unregister(self.close)
         self._restore_population()
-        self._end_watch()
+        if self._watch is not None:
+            self._watch.close()
         self.service.close(at_once=at_once)
         self.gate.finish()
         release_folder(self.settings.folder())

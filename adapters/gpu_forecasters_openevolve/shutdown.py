@@ -8,29 +8,43 @@ from typing import Any
 
 from openevolve.process_parallel import ProcessParallelController
 
-__all__ = ["watch_end"]
+__all__ = ["RunWatch"]
 
 
-def watch_end(*, on_request: Callable[[], None], on_stopping: Callable[[bool], None]) -> Callable[[], None]:
-    """Have functions called as the host's run comes to its end.
+class RunWatch:
+    """Follows the host's run from its start to its end, and ends it when asked to."""
 
-    Args:
-        on_request: called when a signal asks the host to end its run.
-        on_stopping: called just before the host ends its worker processes, with whether one of them had died.
+    def __init__(self, *, on_request: Callable[[], None], on_stopping: Callable[[bool], None]) -> None:
+        """Watch from now on.
 
-    Returns:
-        A function that ends the watch.
-    """
-    restore = [
-        _call_before("request_shutdown", lambda controller: on_request()),
-        _call_before("stop", lambda controller: on_stopping(_worker_died(controller))),
-    ]
+        Args:
+            on_request: called when the host is asked to end its run, by a signal or by :meth:`end_run`.
+            on_stopping: called just before the host ends its worker processes, with whether one of them had died.
+        """
+        self._running: ProcessParallelController | None = None
+        self._restore = [
+            _call_before("start", self._started),
+            _call_before("request_shutdown", lambda controller: on_request()),
+            _call_before("stop", lambda controller: on_stopping(_worker_died(controller))),
+        ]
 
-    def end_watch() -> None:
-        for put_back in restore:
+    def _started(self, controller: ProcessParallelController) -> None:
+        self._running = controller
+
+    def end_run(self) -> None:
+        """Have the host stop in good order and save its best program; before its run begins, do nothing.
+
+        From any thread, and not by a signal: the host writes to its log in the handler, and Python refuses that
+        when the signal strikes in the middle of another line.
+        """
+        if self._running is not None:
+            self._running.request_shutdown()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for put_back in self._restore:
             put_back()
-
-    return end_watch
+        self._restore = []
 
 
 def _worker_died(controller: ProcessParallelController) -> bool:
