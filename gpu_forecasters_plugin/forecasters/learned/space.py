@@ -59,6 +59,28 @@ class Points:
         return tokens + squared_distances(self.still, other.still)
 
 
+class _Coordinates:
+    """How one group of features is standardised: by its mean and spread over the training sources.
+
+    Args:
+        training: raw features, a row per training source; NaN where a source has none, which counts as average.
+        prior_variance: of the weak prior for the scales.
+    """
+
+    def __init__(self, training: Array, prior_variance: float) -> None:
+        known = np.isfinite(training)
+        seen = np.maximum(known.sum(axis=0), 1)
+        self._mean = np.where(known, training, 0.0).sum(axis=0) / seen
+        spread = np.where(known, training - self._mean, 0.0)
+        self._scale = _scale(spread, seen.astype(np.float64), prior_variance)
+        self.live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
+        self.n_live = int(self.live.sum())
+
+    def standardised(self, raw: Array) -> Array:
+        values: Array = np.nan_to_num((raw - self._mean) / self._scale)
+        return values
+
+
 class FeatureSpace:
     """Standardises features by the training sources, with weak prior scales for the first few of them.
 
@@ -79,27 +101,9 @@ class FeatureSpace:
         self._has_profiles = any(features.profile is not None for features in training)
         self._groups = 4 if self._has_profiles else 3
 
-        bindings = self._raw_bindings(training)
-        known = np.isfinite(bindings)
-        seen = np.maximum(known.sum(axis=0), 1)
-        self._binding_mean = np.where(known, bindings, 0.0).sum(axis=0) / seen
-        spread = np.where(known, bindings - self._binding_mean, 0.0)
-        self._binding_scale = _scale(spread, seen.astype(np.float64), _BINDING_VARIANCE)
-        self._binding_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
-
-        structure = np.array([features.structure for features in training])
-        self._structure_mean = structure.mean(axis=0)
-        spread = structure - self._structure_mean
-        self._structure_scale = _scale(spread, np.full(spread.shape[1], float(rows)), _STRUCTURE_VARIANCE)
-        self._structure_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
-
-        profiles = self._raw_profiles(training)
-        known = np.isfinite(profiles)
-        seen = np.maximum(known.sum(axis=0), 1)
-        self._profile_mean = np.where(known, profiles, 0.0).sum(axis=0) / seen
-        spread = np.where(known, profiles - self._profile_mean, 0.0)
-        self._profile_scale = _scale(spread, seen.astype(np.float64), _PROFILE_VARIANCE)
-        self._profile_live = np.abs(spread).max(axis=0, initial=0.0) > 1e-9
+        self._bindings = _Coordinates(self._raw_bindings(training), _BINDING_VARIANCE)
+        self._structure = _Coordinates(_raw_structure(training), _STRUCTURE_VARIANCE)
+        self._profile = _Coordinates(self._raw_profiles(training), _PROFILE_VARIANCE)
 
         shingles = np.array([features.shingles for features in training])
         self._shingle_mean = shingles.mean(axis=0)
@@ -112,7 +116,7 @@ class FeatureSpace:
     @property
     def group_sizes(self) -> tuple[int, ...]:
         """How many of the live coordinates are bindings, structure and, with profiles, the profile's."""
-        sizes = [int(live.sum()) for live in (self._binding_live, self._structure_live, self._profile_live)]
+        sizes = [group.n_live for group in (self._bindings, self._structure, self._profile)]
         return tuple(sizes if self._has_profiles else sizes[:2])
 
     def _raw_bindings(self, sources: Sequence[SourceFeatures]) -> Array:
@@ -128,23 +132,24 @@ class FeatureSpace:
 
     def points(self, sources: Sequence[SourceFeatures]) -> Points:
         """Coordinates of any sources; a name that a source does not bind counts as average."""
-        bindings = (self._raw_bindings(sources) - self._binding_mean) / self._binding_scale
-        bindings = np.nan_to_num(bindings)
-        structure = np.array([features.structure for features in sources])
-        structure = (structure - self._structure_mean) / self._structure_scale
-        profiles = np.nan_to_num((self._raw_profiles(sources) - self._profile_mean) / self._profile_scale)
-        parts = (
-            (bindings, self._binding_live),
-            (structure, self._structure_live),
-            (profiles, self._profile_live),
+        groups = (
+            (self._bindings, self._raw_bindings(sources)),
+            (self._structure, _raw_structure(sources)),
+            (self._profile, self._raw_profiles(sources)),
         )
-        scaled = [values / np.sqrt(self._groups * max(1, int(live.sum()))) for values, live in parts]
+        scaled = [
+            group.standardised(raw) / np.sqrt(self._groups * max(1, group.n_live)) for group, raw in groups
+        ]
         shingles = np.array([features.shingles for features in sources])
         return Points(
-            np.hstack([values[:, live] for values, (_, live) in zip(scaled, parts, strict=True)]),
-            np.hstack([values[:, ~live] for values, (_, live) in zip(scaled, parts, strict=True)]),
+            np.hstack([values[:, group.live] for values, (group, _) in zip(scaled, groups, strict=True)]),
+            np.hstack([values[:, ~group.live] for values, (group, _) in zip(scaled, groups, strict=True)]),
             (shingles - self._shingle_mean) / np.float32(self._shingle_scale),
         )
+
+
+def _raw_structure(sources: Sequence[SourceFeatures]) -> Array:
+    return np.array([features.structure for features in sources])
 
 
 def _scale(spread: Array, rows: Array, prior_variance: float) -> Array:
