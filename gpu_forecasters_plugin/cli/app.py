@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from gpu_forecasters_plugin._version import __version__
 from gpu_forecasters_plugin.cli.calibrate import calibrate_command
@@ -15,6 +14,7 @@ from gpu_forecasters_plugin.cli.compare import CompareCommand, compare_command
 from gpu_forecasters_plugin.cli.doctor import doctor_command
 from gpu_forecasters_plugin.cli.evaluate import evaluate_command
 from gpu_forecasters_plugin.cli.forecast import forecast_command
+from gpu_forecasters_plugin.cli.host_command import HostCommand
 from gpu_forecasters_plugin.cli.ledger import ledger_app
 from gpu_forecasters_plugin.cli.plugins import plugins_command
 from gpu_forecasters_plugin.cli.profile import profile_command
@@ -23,7 +23,7 @@ from gpu_forecasters_plugin.cli.shinka import ShinkaCommand, shinka_command
 from gpu_forecasters_plugin.cli.train import train_app
 from gpu_forecasters_plugin.cli.watch import watch_command
 from gpu_forecasters_plugin.complaints import complain
-from gpu_forecasters_plugin.errors import GpuForecastersError, MissingExtraError
+from gpu_forecasters_plugin.errors import GpuForecastersError
 
 __all__ = ["app", "main"]
 
@@ -79,18 +79,9 @@ app.command(
 app.command("plugins", epilog="Example: gpu-forecasters plugins --out plugins")(plugins_command)
 
 
-class _OpenEvolveCommand(TyperCommand):
-    """Lists the host's own flags below ours."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
-        try:
-            from gpu_forecasters_openevolve.command_line import flags_help
-
-            flags = flags_help()
-        except MissingExtraError as error:
-            flags = f"  {error}"
-        formatter.write(f"\nFlags of openevolve-run:\n{flags}\n")
+class _OpenEvolveCommand(HostCommand):
+    adapter = "gpu_forecasters_openevolve"
+    program = "openevolve-run"
 
 
 @app.command(

@@ -5,25 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from gpu_forecasters_plugin.errors import MissingExtraError
+from gpu_forecasters_plugin.cli.host_command import HostCommand
 
 __all__ = ["ShinkaCommand", "shinka_command"]
 
 
-class ShinkaCommand(TyperCommand):
-    """Lists the host's own flags below ours."""
+class ShinkaCommand(HostCommand):
+    """Says as well when which flags are taken."""
+
+    adapter = "gpu_forecasters_shinka"
+    program = "shinka_run"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
-        try:
-            from gpu_forecasters_shinka.command_line import flags_help
-
-            flags = flags_help()
-        except MissingExtraError as error:
-            flags = f"  {error}"
-        formatter.write(f"\nFlags of shinka_run:\n{flags}\n")
         formatter.write("\nWithout --task-dir, the overrides of shinka_launch are taken (hydra's grammar).\n")
 
 

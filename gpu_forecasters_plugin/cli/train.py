@@ -14,7 +14,7 @@ from gpu_forecasters_plugin.errors import ConfigError
 if TYPE_CHECKING:
     from gpu_forecasters_plugin.training.run import Method
 
-__all__ = ["grpo_command", "proper_command", "sft_command", "train_app"]
+__all__ = ["train_app"]
 
 train_app = typer.Typer(
     name="train",
@@ -44,68 +44,50 @@ _Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Updates, ins
 _Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the file's.")]
 
 
-@train_app.command("sft", epilog="Example: gpu-forecasters train sft --config training.yaml --out sft")
-def sft_command(
-    config: _Config,
-    out: _Out,
-    more: _More = None,
-    adapter: _Adapter = None,
-    new: _From = None,
-    since: _Since = None,
-    steps: _Steps = None,
-    seed: _Seed = None,
-) -> None:
+def _add_command(method: Method, summary: str, example: str) -> None:
+    """All methods take the same options."""
+
+    @train_app.command(method, help=summary, epilog=f"Example: gpu-forecasters train {example}")
+    def command(
+        config: _Config,
+        out: _Out,
+        more: _More = None,
+        adapter: _Adapter = None,
+        new: _From = None,
+        since: _Since = None,
+        steps: _Steps = None,
+        seed: _Seed = None,
+    ) -> None:
+        _train(method, config, out, [*(new or []), *(more or [])], since, adapter, steps, seed)
+
+
+_add_command(
+    "sft",
     """Imitate right answers: the start of the other two.
 
     The same command again goes on from the last checkpoint.
-    """
-    _train("sft", config, out, [*(new or []), *(more or [])], since, adapter, steps, seed)
-
-
-@train_app.command(
-    "grpo",
-    epilog="Example: gpu-forecasters train grpo --config training.yaml --adapter sft/adapter --out grpo",
+    """,
+    "sft --config training.yaml --out sft",
 )
-def grpo_command(
-    config: _Config,
-    out: _Out,
-    more: _More = None,
-    adapter: _Adapter = None,
-    new: _From = None,
-    since: _Since = None,
-    steps: _Steps = None,
-    seed: _Seed = None,
-) -> None:
+_add_command(
+    "grpo",
     """Reinforce written forecasts by a reward that pays for calibration.
 
     The same command again goes on from the last checkpoint.
-    """
-    _train("grpo", config, out, [*(new or []), *(more or [])], since, adapter, steps, seed)
-
-
-@train_app.command(
-    "proper",
-    epilog="Example: gpu-forecasters train proper --config training.yaml --adapter last --from run1 run2 "
-    "--since 2026-11-01 --out next",
+    """,
+    "grpo --config training.yaml --adapter sft/adapter --out grpo",
 )
-def proper_command(
-    config: _Config,
-    out: _Out,
-    more: _More = None,
-    adapter: _Adapter = None,
-    new: _From = None,
-    since: _Since = None,
-    steps: _Steps = None,
-    seed: _Seed = None,
-) -> None:
+_add_command(
+    "proper",
     """Train the probabilities of the one-token readout directly on a proper score.
 
     With --from, the adapter learns on from what these ledgers measured since a date, with a share of older rows in
     each batch. It takes the old one's place only if it scores at least as well on audit rows that neither has seen:
     otherwise the old one stays, the new one is put into OUT/refused, and the exit code is 1. The same command again
     goes on from the last checkpoint.
-    """
-    _train("proper", config, out, [*(new or []), *(more or [])], since, adapter, steps, seed)
+    """,
+    "proper --config training.yaml --adapter last --from run1 run2 --since 2026-11-01 --out next",
+)
 
 
 def _train(
