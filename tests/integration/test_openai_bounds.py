@@ -6,9 +6,8 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from helpers import candidate, open_gate, source, surrogate, wait_until
@@ -28,7 +27,6 @@ from misbehaving_server import (
 
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, ForecastOutcome, Query
-from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.forecasters.language_model.client import ApiClient
 from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt
 from gpu_forecasters_plugin.forecasters.language_model.server import OpenAIServerForecaster
@@ -39,26 +37,7 @@ pytest.importorskip("openai")
 MIB = 2**20
 LATER = 20.0
 HOURS = 36_000.0
-
-
-class Build(Protocol):
-    def __call__(self, base_url: Any, **settings: Any) -> OpenAIServerForecaster: ...
-
-
-@pytest.fixture
-def build() -> Iterator[Build]:
-    """Builds forecasters from settings and closes them."""
-    with ExitStack() as stack:
-
-        def make(base_url: Any, **settings: Any) -> OpenAIServerForecaster:
-            section = {"kind": "openai_server", "base_url": base_url, "model": MODEL, "hedge": False}
-            section |= {"readout": "verbalized", "deadline_s": LATER} | settings
-            forecaster = build_forecaster(surrogate(forecaster=section).forecaster)
-            assert isinstance(forecaster, OpenAIServerForecaster)
-            stack.callback(forecaster.close)
-            return forecaster
-
-        yield make
+Build = Callable[..., OpenAIServerForecaster]
 
 
 def query(number: int) -> Query:

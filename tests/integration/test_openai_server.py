@@ -11,8 +11,7 @@ import socket
 import ssl
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from pathlib import Path
 from time import time
@@ -43,7 +42,6 @@ from misbehaving_server import (
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, ForecastOutcome, Query
 from gpu_forecasters_plugin.forecasters import Forecaster
-from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.forecasters.language_model import endpoints
 from gpu_forecasters_plugin.forecasters.language_model.endpoints import Endpoint
 from gpu_forecasters_plugin.forecasters.language_model.server import OpenAIServerForecaster
@@ -65,20 +63,10 @@ def query(number: int = 1) -> Query:
 
 
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
-    """Builds forecasters from settings and closes them."""
+def build(build: Build, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """As everywhere, with a key in the environment."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with ExitStack() as stack:
-
-        def make(base_url: Any, **settings: Any) -> OpenAIServerForecaster:
-            section = {"kind": "openai_server", "base_url": base_url, "model": MODEL, "hedge": False}
-            section |= {"readout": "verbalized", "deadline_s": LATER} | settings
-            forecaster = build_forecaster(surrogate(forecaster=section).forecaster)
-            assert isinstance(forecaster, OpenAIServerForecaster)
-            stack.callback(forecaster.close)
-            return forecaster
-
-        yield make
+    return build
 
 
 @pytest.fixture
