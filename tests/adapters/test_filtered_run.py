@@ -202,8 +202,9 @@ def stage(number, program_path):
 
 def evaluate_stage1(program_path):
     stage(1, program_path)
-    log("start", program_path)
-    passes = "num_warps=2" not in Path(program_path).read_text()
+    # Every third call fails, whatever the search proposes; the first, which is the initial program, passes.
+    passes = LOG.read_text().count('"event": "start"') % 3 != 2
+    log("start", program_path, passes=passes)
     return {"combined_score": 1.0 if passes else 0.1, "compiles": 1.0}
 
 
@@ -248,7 +249,7 @@ def test_a_cascade_is_one_measurement_per_candidate(
         stages.setdefault(call["sha"], []).append(call["number"])
         # Its own module: nothing of another candidate is in its globals.
         assert {path for _, path in call["seen"]} == {call["path"]}
-    stopped = {call["sha"] for call in task.calls() if "num_warps=2" in call["code"]}
+    stopped = {call["sha"] for call in task.calls() if not call["passes"]}
     assert stopped and len(stopped) < BUDGET
     for name, numbers in stages.items():
         assert numbers == ([1] if name in stopped else list(range(1, last + 1)))
@@ -258,7 +259,7 @@ def test_a_cascade_is_one_measurement_per_candidate(
     )
     assert_only_measured_programs(task)
     for program in task.programs():
-        assert ("time_us" in program["metrics"]) == ("num_warps=2" not in program["code"])
+        assert ("time_us" in program["metrics"]) == (sha(program["code"]) not in stopped)
 
 
 def test_islands_with_their_own_programs(tmp_path: Path, pool: Path, model: str) -> None:
