@@ -1,0 +1,1 @@
+"""Searches with and without the filter, with the same proposals and at the same number of measurements."""

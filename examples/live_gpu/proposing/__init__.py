@@ -1,0 +1,1 @@
+"""Kernels by rule: what plays the language model where there is none."""

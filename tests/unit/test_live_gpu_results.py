@@ -1,0 +1,150 @@
+"""What examples/live_gpu makes of times and of searches, without running either."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "live_gpu"
+sys.path.append(str(EXAMPLE))
+
+from comparing.results import curves_image, reached_at, summarise  # noqa: E402
+from comparing.search import Found  # noqa: E402
+from measuring import timing  # noqa: E402
+from measuring.service import MeasuringService, ask  # noqa: E402
+from measuring.workers import MeasuringError  # noqa: E402
+
+TASK = EXAMPLE / "tasks" / "nearest_code" / "task.py"
+
+
+def found(*curve: float) -> Found:
+    return Found(curve, {"ok": len(curve)}, 4 * len(curve), "code", 10.0, 60.0)
+
+
+def test_stopping_early_is_told_seed_by_seed() -> None:
+    runs = {
+        "baseline": [found(1.0, 1.5, 2.0, 2.0), found(1.0, 1.0, 1.0, 3.0), found(1.0, 1.0, 1.0, 4.0)],
+        "surrogate": [found(1.0, 2.5, 2.5, 2.5), found(1.0, 1.0, 3.0, 3.5), found(1.0, 1.0, 1.0, 1.0)],
+    }
+    confirmed = {arm: [1.0, 2.0, 3.0] for arm in runs}
+    summary = summarise(runs, confirmed, task="t", budget=4, about={"gpu": "none"})
+    assert summary["stop_early"] == {
+        "surrogate": {"reached_at": [2, 3, None], "median": 3, "share_of_budget": 0.75}
+    }
+    assert summary["fastest_speedup"] == 4.0
+    assert summary["arms"]["surrogate"]["confirmed_speedup"] == [1.0, 2.0, 3.0]
+    assert summary["comparison"]["surrogate"]["mean_ratio"] == pytest.approx(
+        (2.5 / 2 * 3.5 / 3 / 4) ** (1 / 3)
+    )
+    assert curves_image(runs, summary).startswith(b"\x89PNG")
+
+
+def test_a_curve_reaches_a_target_when_it_is_there() -> None:
+    assert reached_at([1.0, 2.0, 2.0], 2.0) == 2
+    assert reached_at([1.0, 2.0], 2.1) is None
+
+
+class ScriptedGpu:
+    """CUDA events whose host keeps ahead of the GPU only behind idle periods that are long enough."""
+
+    def __init__(self, needed_ms: float) -> None:
+        self.needed_ms = needed_ms
+        self.leads_ms: list[float] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cuda: Any = pytest.importorskip("torch").cuda
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool = False) -> None: ...
+
+            def record(self) -> None: ...
+
+            def query(self) -> bool:
+                return gpu.leads_ms[-1] < gpu.needed_ms
+
+            def elapsed_time(self, end: Any) -> float:
+                return 0.2 if gpu.leads_ms[-1] >= gpu.needed_ms else 5.0
+
+        monkeypatch.setattr(cuda, "Event", Event)
+        monkeypatch.setattr(cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(cuda, "_sleep", lambda cycles: self.leads_ms.append(cycles / 1_800_000))
+
+
+def test_a_time_in_which_the_gpu_waited_for_the_host_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ScriptedGpu(needed_ms=3.0)
+    gpu.install(monkeypatch)
+    monkeypatch.setattr(timing, "_PATIENCE_S", 1e9)
+    timed = timing.time_on_gpu(lambda: ("output",), SimpleNamespace(zero_=lambda: None))
+    assert timed.median_us == pytest.approx(200.0) and timed.spread == pytest.approx(0.0)
+    assert not timed.host_behind and timed.outputs == ("output",)
+    assert max(gpu.leads_ms) >= 3.0
+
+
+def test_a_kernel_that_itself_waits_counts_as_it_is_and_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ScriptedGpu(needed_ms=1e9)
+    gpu.install(monkeypatch)
+    monkeypatch.setattr(timing, "_PATIENCE_S", 0.0)
+    timed = timing.time_on_gpu(lambda: (), SimpleNamespace(zero_=lambda: None))
+    assert timed.host_behind and timed.median_us == pytest.approx(5000.0)
+
+
+class CountedWorkers:
+    """Answers at once, counts what it is asked for, and fails where a program says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def measure(self, task: Path, code: str) -> dict[str, Any]:
+        self.asked.append(code)
+        self.go.wait()
+        if "broken" in code:
+            raise MeasuringError("no GPU")
+        return {"outcome": "ok", "time_us": 5.0}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[MeasuringService]:
+    with MeasuringService(CountedWorkers(), tmp_path / "journal.jsonl") as found:
+        yield found
+
+
+def test_nothing_is_measured_twice_not_even_by_the_next_service(
+    service: MeasuringService, tmp_path: Path
+) -> None:
+    answers = [ask(service.address, TASK, code) for code in ("a = 1\n", "a = 1  # the same\n", "a = 2\n")]
+    assert service.workers.asked == ["a = 1\n", "a = 2\n"]
+    assert answers == [{"outcome": "ok", "time_us": 5.0}] * 3 and service.answers == 3
+    with MeasuringService(CountedWorkers(), tmp_path / "journal.jsonl") as later:
+        assert ask(later.address, TASK, "a = 2\n") == answers[0]
+        assert later.workers.asked == [] and later.measured == 2
+
+
+def test_two_searches_that_ask_at_once_wait_for_one_measurement(service: MeasuringService) -> None:
+    service.workers.go.clear()
+    answers: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(service.measure(TASK, "a = 1\n"))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    service.workers.go.set()
+    for thread in threads:
+        thread.join()
+    assert service.workers.asked == ["a = 1\n"] and len(answers) == 2
+
+
+def test_a_failure_of_the_machine_is_no_result_and_is_tried_again(service: MeasuringService) -> None:
+    for _ in range(2):
+        assert ask(service.address, TASK, "broken = 1\n") == {"outcome": "infrastructure", "error": "no GPU"}
+    assert len(service.workers.asked) == 2 and service.measured == 0
