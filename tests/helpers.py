@@ -139,7 +139,7 @@ def times(few: int, many: int) -> int:
     return many if os.environ.get("LONG_TESTS") else few
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = 120.0) -> Any:
     """Poll for something that another process does; its value."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

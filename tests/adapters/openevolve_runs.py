@@ -243,7 +243,7 @@ class Run:
         code = self._process.exitcode
         return -code if code is not None and code < 0 else None
 
-    def finish(self, timeout: float = 90.0) -> Finished:
+    def finish(self, timeout: float = 240.0) -> Finished:
         """Wait for the end; a run that does not end is killed, and the test fails."""
         self._process.join(timeout)
         if self._process.is_alive():
@@ -282,7 +282,7 @@ class Run:
         self._process.join()
 
 
-def run(task: Task, *more: str, timeout: float = 90.0, **environment: str) -> Finished:
+def run(task: Task, *more: str, timeout: float = 240.0, **environment: str) -> Finished:
     """Run a task with the filter to its end."""
     return start(task, *more, **environment).finish(timeout)
 

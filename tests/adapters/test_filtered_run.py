@@ -57,7 +57,7 @@ def command(name: str, arguments: list[str], folder: Path, **environment: str) -
         [found, *arguments],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         cwd=folder,
         env=environment,
         check=False,

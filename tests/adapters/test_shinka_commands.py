@@ -150,6 +150,12 @@ def test_wrong_use_is_one_clear_line(tmp_path: Path, server: ModelServer, gpu_fo
         assert words in said.err and len(said.err.strip().splitlines()) == 1, said.err
 
 
+def test_overrides_that_hydra_does_not_understand_are_wrong_use(gpu_forecasters: Command) -> None:
+    said = gpu_forecasters("shinka", "foo=bar")
+    assert said.code == 2
+    assert "Could not override 'foo'" in said.err
+
+
 def test_hydra_overrides_run_what_shinka_launch_runs(tmp_path: Path, server: ModelServer) -> None:
     task = Task.write(tmp_path, server)
     (tmp_path / "config.yaml").write_text(

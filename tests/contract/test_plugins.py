@@ -55,7 +55,7 @@ def with_toy(toy_site: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
         command = [sys.executable, "-m", "gpu_forecasters_plugin", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": path} | environment
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
         )
 
     return run

@@ -139,7 +139,7 @@ def test_reading_waits_for_no_writer_and_changes_nothing(ledger: Ledger, tmp_pat
         done = subprocess.run(
             [*command, "--target-risk", "0.3", "--out", str(tmp_path / "out")],
             capture_output=True,
-            timeout=60,
+            timeout=180,
         )
         writer.execute("ROLLBACK")
     assert done.returncode == 0, done.stderr.decode()

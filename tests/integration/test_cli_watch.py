@@ -156,7 +156,7 @@ class Watcher:
         self._process.send_signal(number)
 
     def finish(self) -> Said:
-        out, err = self._process.communicate(timeout=60)
+        out, err = self._process.communicate(timeout=180)
         return Said(self._process.returncode, out, err)
 
 

@@ -43,7 +43,7 @@ class Comparison:
 
     def end(self) -> list[str]:
         """Wait for the end of all its processes; what it said last."""
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=180)
         wait_until(lambda: ended(self.children))
         assert "Traceback" not in said
         return [line for line in said.splitlines() if " measurements: " not in line]
@@ -65,7 +65,7 @@ def test_a_second_comparison_in_the_folder_is_refused_and_ctrl_c_ends_the_first(
     comparison: Comparison,
 ) -> None:
     second = comparison.start()
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=180)
     assert second.returncode == 1
     assert said.startswith("error: folder ") and said.count("\n") == 1
     assert f"in use by another run (process {comparison.process.pid})" in said
@@ -82,7 +82,7 @@ def test_a_second_comparison_in_the_folder_is_refused_and_ctrl_c_ends_the_first(
     assert resumed.stderr is not None
     assert resumed.stderr.readline() == f"{40 * before}/40000 measurements: finished before\n"
     os.kill(resumed.pid, signal.SIGTERM)
-    assert "terminated; finished searches are kept" in resumed.communicate(timeout=60)[1]
+    assert "terminated; finished searches are kept" in resumed.communicate(timeout=180)[1]
     assert resumed.returncode == 143
 
 

@@ -172,7 +172,7 @@ def test_ctrl_c_ends_it_while_an_endpoint_hangs(server: MisbehavingServer, tmp_p
     ) as process:
         wait_until(lambda: server.requests)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
     assert process.returncode == 130 and errors.splitlines() == ["interrupted; nothing was written"]
 
 
