@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -26,14 +27,28 @@ class LocalVllm:
     """One server on a port of its own; killed and started again, it keeps its address.
 
     The server is a group of processes: all of them end with it. Not thread-safe.
+
+    Args:
+        log: file that its output is appended to.
+        port: of its own when left out.
+        cache_gib: memory for keys and values.
+        adapters: folders of LoRA adapters of a rank up to 8 by the names that they are served as.
     """
 
-    def __init__(self, log: Path, *, port: int | None = None, cache_gib: int = 2) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *,
+        port: int | None = None,
+        cache_gib: int = 2,
+        adapters: Mapping[str, Path] | None = None,
+    ) -> None:
         if not (_PYTHON.exists() and _MODEL.exists()):
             raise FileNotFoundError("no local vLLM server here: `make vllm` sets it up")
         self.log = log
         self.port = port or _free_port()
         self._cache_gib = cache_gib
+        self._adapters = adapters or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,6 +75,9 @@ class LocalVllm:
             "--dtype": "float32",
         }
         flags = ["--enforce-eager", "--enable-prompt-tokens-details", "--no-enable-chunked-prefill"]
+        if self._adapters:
+            flags += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules"]
+            flags += [f"{name}={folder}" for name, folder in self._adapters.items()]
         module = [str(_PYTHON), "-m", "vllm.entrypoints.openai.api_server"]
         return [*module, *(word for pair in options.items() for word in pair), *flags]
 

@@ -140,10 +140,9 @@ def _moment(since: str | None) -> float:
 
 def _show(summary: Mapping[str, Any], out: Path) -> None:
     """Rows, cost and held-out scores."""
-    import sys
-
-    from rich.console import Console
     from rich.table import Table
+
+    from gpu_forecasters_plugin.terminal import table_console
 
     rows, log = summary["rows"], summary["log"]
     typer.echo(
@@ -158,7 +157,7 @@ def _show(summary: Mapping[str, Any], out: Path) -> None:
     for name, scores in summary["held_out"].items():
         values = ["-" if scores[key] is None else f"{scores[key]:.3f}" for key in names]
         table.add_row(name.replace("_", " "), str(scores["n"]), *values)
-    Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False).print(table)
+    table_console().print(table)
     if summary["contest"] is not None and summary["accepted"]:
         typer.echo(f"accepted: {summary['contest']['verdict']}")
     typer.echo(f"written: {summary['adapter']}, {out / 'summary.json'}")

@@ -12,7 +12,10 @@ from gpu_forecasters_plugin.doctor._base import CheckResult, Status
 from gpu_forecasters_plugin.doctor.samples import SAMPLE_TASK, sample_kernels
 from gpu_forecasters_plugin.errors import ConfigError, ForecasterError, MissingExtraError
 from gpu_forecasters_plugin.forecast import FailureKind, ForecastFailure
+from gpu_forecasters_plugin.forecasters.language_model.adapter_card import adapter_differences
 from gpu_forecasters_plugin.forecasters.language_model.hardware import hardware_facts
+from gpu_forecasters_plugin.forecasters.language_model.prompting import PromptWriter
+from gpu_forecasters_plugin.hub import is_hub_name
 from gpu_forecasters_plugin.look import ADVICE, look_at
 
 __all__ = ["LOCAL_PACKAGES", "check_forecaster", "check_hardware", "check_local_model"]
@@ -42,8 +45,13 @@ def check_local_model(settings: ForecasterConfig) -> CheckResult:
     if find_spec(package) is None:
         advice = f"pip install 'gpu-forecasters-plugin[{extra}]'"
         return CheckResult(name, Status.FAIL, f"{package} is not installed", advice)
-    if settings.lora is not None and not (Path(settings.lora) / "adapter_config.json").exists():
-        return CheckResult(name, Status.FAIL, f"no LoRA adapter in {settings.lora}", "set forecaster.lora")
+    lora = settings.lora
+    here = lora is not None and not is_hub_name(lora, Path())
+    if lora is not None and here and not (Path(lora) / "adapter_config.json").exists():
+        return CheckResult(name, Status.FAIL, f"no LoRA adapter in {lora}", "set forecaster.lora")
+    differences = adapter_differences(settings, PromptWriter.from_settings(settings).hash)
+    if differences:
+        return CheckResult(name, Status.WARN, differences[0], "ask the adapter as it was trained")
     if Path(settings.model or "").is_dir():
         return CheckResult(name, Status.OK, f"{settings.model}, a folder; it is loaded when a run starts")
     return CheckResult(name, Status.OK, f"{settings.model}, found or fetched when a run starts")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_forecasters_plugin.hookspecs import ForecasterFactory, ObserverFactory, PolicyFactory
+from gpu_forecasters_plugin.hub import is_hub_name
 from gpu_forecasters_plugin.plugins.loading import registry
 from gpu_forecasters_plugin.plugins.registry import options_of
 
@@ -69,6 +70,8 @@ def _placed(options: Mapping[str, Any], names: tuple[str, ...], folder: Path) ->
 
 def _located_forecaster(forecaster: ForecasterConfig, folder: Path) -> ForecasterConfig:
     own = {name: path for name in ("path", "lora") if (path := getattr(forecaster, name)) is not None}
+    if forecaster.lora is not None and is_hub_name(forecaster.lora, folder):
+        del own["lora"]
     paths = registry().find(ForecasterFactory, forecaster.kind).factory.paths
     update: dict[str, Any] = _placed(own, tuple(own), folder)
     update["options"] = _placed(forecaster.options, paths, folder)

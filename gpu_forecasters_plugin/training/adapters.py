@@ -12,12 +12,12 @@ from typing import Any
 
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.files import write_json
+from gpu_forecasters_plugin.forecasters.language_model.adapter_card import CARD_FILE
 from gpu_forecasters_plugin.training.base_model import BaseModel
 from gpu_forecasters_plugin.training.loop import saving_explained
 
-__all__ = ["FORECASTER_FILE", "adapter_identity", "check_prompts", "point_to", "save_adapter"]
+__all__ = ["adapter_identity", "check_prompts", "point_to", "save_adapter"]
 
-FORECASTER_FILE = "forecaster.json"
 _WEIGHTS = "adapter_model.safetensors"
 
 
@@ -36,7 +36,7 @@ def save_adapter(base: BaseModel, folder: Path, card: Mapping[str, Any]) -> None
     try:
         with saving_explained(folder.parent):
             base.model.save_pretrained(unfinished)
-            write_json(unfinished / FORECASTER_FILE, card)
+            write_json(unfinished / CARD_FILE, card)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(unfinished, folder)
     finally:
@@ -61,7 +61,7 @@ def check_prompts(folder: Path, prompt_hashes: Mapping[str, str], max_kernel_tok
     Raises:
         ConfigError: it was not.
     """
-    file = folder / FORECASTER_FILE
+    file = folder / CARD_FILE
     if not file.exists():
         return
     try:

@@ -65,6 +65,7 @@ class BaseModel:
 
     Attributes:
         frame: what stands around an answer.
+        answer_ends: tokens that end an answer: the tokenizer's own, and what ends a turn of its chat template.
         label_ids: the token of each label, "1" to "8", where an answer begins.
         context: most tokens of question and answer together; ``None`` where the model names no limit.
 
@@ -83,6 +84,8 @@ class BaseModel:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.frame = self._answer_frame()
+        ends = {tokenizer.eos_token_id, *self.answer_ids("")[:1]}
+        self.answer_ends = frozenset(int(token) for token in ends if token is not None)
         self.label_ids = self._label_ids()
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
 
@@ -98,6 +101,25 @@ class BaseModel:
             warnings.simplefilter("ignore", FutureWarning)
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             self.model.enable_input_require_grads()
+
+    def logits_at(self, ids: Any, rows: Any, places: Any) -> Any:
+        """Logits of what follows some tokens, shape (n, vocabulary), in float32.
+
+        Padding has no mask, which would take the fast kernels of attention away: it stands on the right, where no
+        token before sees it.
+
+        Args:
+            ids: tokens of sequences, padded on the right; shape (sequences, longest).
+            rows: the sequence of each token that is asked about; shape (n,).
+            places: where in its sequence it stands; shape (n,).
+        """
+        torch, _, _ = training_libraries()
+        core = self.model.get_base_model()
+        mixed = self.device.type == "cuda" and core.dtype == torch.bfloat16
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+            hidden = core.get_decoder()(input_ids=ids.to(self.device), use_cache=False).last_hidden_state
+            head = core.get_output_embeddings()
+            return head(hidden[rows.to(self.device), places.to(self.device)]).float()
 
     def question_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Tokens of a question up to where the answer's own text begins."""

@@ -16,7 +16,7 @@ from gpu_forecasters_plugin.training.rows import TrainingRow
 from gpu_forecasters_plugin.training.settings import TrainedReadout, TrainingSettings
 from gpu_forecasters_plugin.training.splits import balanced_order
 
-__all__ = ["Questions", "left_padded", "training_order", "verbalized_answer"]
+__all__ = ["Questions", "right_padded", "training_order", "verbalized_answer"]
 
 _HUNDREDTHS = 100
 
@@ -98,21 +98,12 @@ def verbalized_answer(row: TrainingRow, blur_octaves: float) -> str:
     return json.dumps(answer)
 
 
-def left_padded(sequences: Sequence[Sequence[int]], pad_id: int) -> dict[str, Any]:
-    """A batch whose sequences end together, so that what is read at their ends stands in one place.
-
-    Returns:
-        ``input_ids``, ``attention_mask`` and ``position_ids``, each a tensor of shape (n, longest).
-    """
+def right_padded(sequences: Sequence[Sequence[int]], pad_id: int) -> Any:
+    """A batch that needs no mask, since no token sees what stands behind it: a tensor of shape (n, longest)."""
     import torch
 
     longest = max(map(len, sequences))
-    ids = torch.full((len(sequences), longest), pad_id, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for number, sequence in enumerate(sequences):
-        ids[number, longest - len(sequence) :] = torch.tensor(sequence, dtype=torch.long)
-        mask[number, longest - len(sequence) :] = 1
-    return {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    return torch.tensor([[*sequence, *[pad_id] * (longest - len(sequence))] for sequence in sequences])
 
 
 def _hundredths(probabilities: Sequence[float]) -> list[int]:

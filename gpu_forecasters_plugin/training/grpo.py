@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from gpu_forecasters_plugin.bins import N_BINS
 from gpu_forecasters_plugin.errors import ConfigError, MissingExtraError, TrainingError
-from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure, ForecastOutcome
-from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer, ReadFailure, read_verbalized
+from gpu_forecasters_plugin.forecast import ForecastFailure, ForecastOutcome
 from gpu_forecasters_plugin.progress import WorkProgress
+from gpu_forecasters_plugin.training.answering import Drawing, drawn_answers, sees_everything
 from gpu_forecasters_plugin.training.base_model import BaseModel, explained, training_libraries
 from gpu_forecasters_plugin.training.data import TrainingData
-from gpu_forecasters_plugin.training.examples import Questions, left_padded, training_order
+from gpu_forecasters_plugin.training.examples import Questions, training_order
 from gpu_forecasters_plugin.training.loop import (
     CHECKPOINTS,
     TrainingLog,
@@ -36,9 +34,11 @@ from gpu_forecasters_plugin.training.loop import (
 from gpu_forecasters_plugin.training.rewards import RewardName, reward
 from gpu_forecasters_plugin.training.rows import TrainingRow
 from gpu_forecasters_plugin.training.samples import SAMPLES_FILE
+from gpu_forecasters_plugin.training.scoring import answer_text, read_answer
 from gpu_forecasters_plugin.training.settings import TrainingSettings
+from gpu_forecasters_plugin.training.shared_questions import SharedQuestions
 
-__all__ = ["GrpoLog", "answer_rewards", "merged", "read_answer", "train_grpo"]
+__all__ = ["GrpoLog", "answer_rewards", "train_grpo"]
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,6 @@ class _Counts:
     answer_tokens: int = 0
     prompt_tokens: int = 0
     generation_s: float = 0.0
-
-
-def read_answer(text: str, finished: bool) -> ForecastOutcome:
-    """The forecast in an answer, or why there is none."""
-    reading = read_verbalized(Answer(content=text, finish_reason="stop" if finished else "length"))
-    if isinstance(reading, ReadFailure):
-        return ForecastFailure(reading.kind, reading.detail)
-    return Forecast(reading.probabilities, reading.raw_sum, disagrees=reading.disagrees)
 
 
 def answer_rewards(
@@ -119,6 +111,7 @@ def train_grpo(
     with WorkProgress(settings.steps, "steps") as bar:
         trainer = _trainer_class(trl)(
             counts,
+            _drawing(base, settings),
             model=base.model,
             processing_class=base.tokenizer,
             train_dataset=_dataset(base, rows, settings),
@@ -131,7 +124,7 @@ def train_grpo(
         )
         trainer.remove_callback(transformers.PrinterCallback)
         checkpoint = newest_checkpoint(folder)
-        with explained(settings), saving_explained(folder), _finite():
+        with explained(settings), saving_explained(folder):
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return GrpoLog(
         steps=int(trainer.state.global_step),
@@ -157,6 +150,15 @@ def _asking_each_question_once(settings: TrainingSettings) -> TrainingSettings:
             f"{settings.grpo.group_size}"
         )
     return settings.model_copy(update={"batch_size": questions, "gradient_accumulation": 1})
+
+
+def _drawing(base: BaseModel, settings: TrainingSettings) -> Drawing:
+    return Drawing(
+        settings.grpo.max_answer_tokens,
+        base.answer_ends,
+        base.tokenizer.pad_token_id,
+        settings.grpo.temperature,
+    )
 
 
 def _trl() -> Any:
@@ -229,31 +231,29 @@ class _Rewards:
         self._every = settings.log_steps
         self._samples = samples
         self._counts = counts
-        self._ends = {base.tokenizer.eos_token_id, *base.answer_ids("")[:1]}
+        self._base = base
 
     def __call__(
         self,
-        completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
         truth: Sequence[Sequence[float]],
         task: Sequence[str],
         trainer_state: Any,
         **_: Any,
     ) -> list[float | None]:
-        texts = [str(completion[0]["content"]) for completion in completions]
-        finished = [bool(ids) and ids[-1] in self._ends for ids in completion_ids]
-        outcomes = [read_answer(text, done) for text, done in zip(texts, finished, strict=True)]
+        answers = [answer_text(self._base, ids) for ids in completion_ids]
+        outcomes = [read_answer(*answer) for answer in answers]
         rewards = answer_rewards(self._name, outcomes, truth)
-        self._counts.answers += len(texts)
+        self._counts.answers += len(answers)
         self._counts.failures += sum(isinstance(outcome, ForecastFailure) for outcome in outcomes)
         if trainer_state.global_step % self._every == 0:
-            found = zip(task, truth, texts, rewards, strict=True)
+            found = zip(task, truth, answers, rewards, strict=True)
             lines = [
                 {
                     "step": trainer_state.global_step,
                     "task": t,
                     "bin": list(q).index(1.0) + 1,
-                    "answer": a,
+                    "answer": a[0],
                     "reward": r,
                 }
                 for t, q, a, r in list(found)[: self._kept]
@@ -264,118 +264,67 @@ class _Rewards:
 
 
 def _trainer_class(trl: Any) -> Any:
-    """TRL's trainer, timed, and with less work for the answers to one question, which all begin with it."""
+    """TRL's trainer, timed, with each question read once for all answers to it."""
+    from trl.trainer.utils import split_tensor_dict
 
     class Trainer(trl.GRPOTrainer):  # type: ignore[misc]
-        def __init__(self, counts: _Counts, **arguments: Any) -> None:
+        def __init__(self, counts: _Counts, how: Drawing, **arguments: Any) -> None:
             super().__init__(**arguments)
             self._counts = counts
+            self._how = how
+            self._buffered_inputs: Any = None
 
         def _generate_single_turn(self, prompt_ids: Any, *arguments: Any, **more: Any) -> Any:
             started = time.perf_counter()
             if self.use_vllm:
                 found = super()._generate_single_turn(prompt_ids, *arguments, **more)
             else:
-                model = self.accelerator.unwrap_model(self.model)
-                pad_id, ends = self._tokenizer.pad_token_id, set(self.eos_token_ids)
-                found = drawn_answers(model, prompt_ids, self.generation_config, pad_id, ends), None
+                model, times = self.accelerator.unwrap_model(self.model), self.num_generations
+                found = drawn_answers(model, prompt_ids[::times], times, self._how), None
             self._counts.generation_s += time.perf_counter() - started
             self._counts.answer_tokens += sum(map(len, found[0]))
             self._counts.prompt_tokens += sum(map(len, prompt_ids))
             return found
 
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            """As TRL's, but for the shuffling: answers to the same question stay together."""
+            every = self.args.steps_per_generation
+            if self._step % every == 0 or self._buffered_inputs is None:
+                answered = self._generate_and_score_completions(generation_batch)
+                self._buffered_inputs = split_tensor_dict(answered, every)
+            return self._buffered_inputs[self._step % every]
+
         def _get_per_token_logps_and_entropies(
-            self, model: Any, input_ids: Any, attention_mask: Any, *arguments: Any, **more: Any
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **more: Any
         ) -> Any:
-            """Without padding on the left; what is padded on the right alone needs no mask, nor the time it takes."""
-            first = int(attention_mask.any(dim=0).int().argmax())
-            input_ids, attention_mask = input_ids[:, first:], attention_mask[:, first:]
-            if bool(attention_mask[:, 0].all()):
-                attention_mask = attention_mask.new_ones(attention_mask.shape)
-            return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, *arguments, **more
+            bare = self.accelerator.unwrap_model(model)
+            if more.get("compute_aux_loss") or not sees_everything(bare):
+                return super()._get_per_token_logps_and_entropies(
+                    model, input_ids, attention_mask, logits_to_keep, **more
+                )
+            rows = _questions_and_answers(input_ids, attention_mask, logits_to_keep)
+            shared = SharedQuestions.of(rows, self._tokenizer.pad_token_id, bare.device, bare.dtype)
+            with self.accelerator.autocast():
+                found = model(**shared.inputs, fused_lm_head=True)
+            entropies = (
+                shared.by_answer(found.entropy, logits_to_keep) if more.get("compute_entropy") else None
             )
+            return shared.by_answer(found.log_probs, logits_to_keep), entropies, None
 
     return Trainer
 
 
-def drawn_answers(
-    model: Any, questions: Sequence[Sequence[int]], how: Any, pad_id: int, ends: set[int]
-) -> list[list[int]]:
-    """The tokens of an answer to each question, drawn by transformers; each question is read once.
-
-    Args:
-        model: from PEFT.
-        questions: tokens; the same one follows itself as often as it is answered, each one as often as any other.
-        how: transformers' generation settings.
-        pad_id: token to pad with.
-        ends: tokens that end an answer, kept as its last.
-    """
-    import torch
-
-    unique = [list(question) for question, _ in groupby(questions)]
-    times = len(questions) // len(unique)
-    batch = left_padded(unique, pad_id)
-    ids, mask = batch["input_ids"].to(model.device), batch["attention_mask"].to(model.device)
-    positions = batch["position_ids"].to(model.device)
-    training = model.training
-    model.eval()
-    with merged(model), torch.no_grad():
-        read = model(
-            input_ids=ids[:, :-1],
-            attention_mask=mask[:, :-1],
-            position_ids=positions[:, :-1],
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        read.past_key_values.batch_repeat_interleave(times)
-        sequences = model.generate(
-            input_ids=ids.repeat_interleave(times, dim=0),
-            attention_mask=mask.repeat_interleave(times, dim=0),
-            past_key_values=read.past_key_values,
-            generation_config=how,
-        )
-    model.train(training)
-    return [_until_end(sequence, ends) for sequence in sequences[:, ids.shape[1] :].tolist()]
-
-
-def _until_end(tokens: list[int], ends: set[int]) -> list[int]:
-    """The tokens of one answer up to the one that ends it."""
-    end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[: end + 1]
-
-
-@contextmanager
-def merged(model: Any) -> Iterator[None]:
-    """The model with its adapter's updates added to its weights, which are put back bit for bit.
-
-    A third of the kernels that a token takes otherwise; the adapted weights are held twice meanwhile.
-    """
-    layers = [module.base_layer for module in model.modules() if hasattr(module, "base_layer")]
-    kept = [layer.weight.data for layer in layers]
-    for layer in layers:
-        layer.weight.data = layer.weight.data.clone()
-    model.merge_adapter()
-    try:
-        yield
-    finally:
-        model.unmerge_adapter()
-        for layer, weight in zip(layers, kept, strict=True):
-            layer.weight.data = weight
-
-
-@contextmanager
-def _finite() -> Iterator[None]:
-    """Say what it means that an answer cannot be drawn."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "probability tensor contains either" not in str(error):
-            raise
-        raise TrainingError(
-            "answers can no longer be drawn, since the model's logits are not finite: lower learning_rate or set "
-            "dtype: float32; the checkpoints before are kept"
-        ) from None
+def _questions_and_answers(
+    input_ids: Any, attention_mask: Any, answer_width: int
+) -> list[tuple[list[int], list[int]]]:
+    """The tokens of each row without its padding."""
+    kept = attention_mask.bool().tolist()
+    found = []
+    for ids, real in zip(input_ids.tolist(), kept, strict=True):
+        tokens = [token if there else None for token, there in zip(ids, real, strict=True)]
+        question, answer = tokens[:-answer_width], tokens[-answer_width:]
+        found.append(([t for t in question if t is not None], [t for t in answer if t is not None]))
+    return found
 
 
 def _step_teller(transformers: Any, on_step: Callable[[int], bool]) -> Any:

@@ -64,7 +64,11 @@ class Objective(ABC):
 
     @abstractmethod
     def batch(self, places: Sequence[tuple[int, TrainingRow]]) -> dict[str, Any]:
-        """Tensors of some rows, each with its place in the order of the whole training."""
+        """Some rows, each with its place in the order of the whole training.
+
+        Returns:
+            Tensors, ``input_ids`` among them with a line for each row; and ``tokens``, their number without padding.
+        """
 
     @abstractmethod
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
@@ -163,7 +167,7 @@ class _Counts:
 
     def counted(self, batch: dict[str, Any]) -> dict[str, Any]:
         self.rows += len(batch["input_ids"])
-        self.tokens += int(batch["attention_mask"].sum())
+        self.tokens += batch.pop("tokens")
         return batch
 
 

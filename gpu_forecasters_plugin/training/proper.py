@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpu_forecasters_plugin.bins import N_BINS
 from gpu_forecasters_plugin.training.base_model import BaseModel
 from gpu_forecasters_plugin.training.data import TrainingData
-from gpu_forecasters_plugin.training.examples import Questions, left_padded, training_order
+from gpu_forecasters_plugin.training.examples import Questions, right_padded, training_order
 from gpu_forecasters_plugin.training.loop import Objective, TrainingLog, train_steps
 from gpu_forecasters_plugin.training.rows import TrainingRow
 from gpu_forecasters_plugin.training.samples import SampleKeeper
@@ -51,15 +51,20 @@ class ProperObjective(Objective):
     def batch(self, places: Sequence[tuple[int, TrainingRow]]) -> dict[str, Any]:
         import torch
 
-        rows = [row for _, row in places]
-        batch = left_padded([self._questions.ids(row) for row in rows], self._base.tokenizer.pad_token_id)
-        return batch | {"truth": torch.tensor([self._truth(row) for row in rows], dtype=torch.float32)}
+        questions = [self._questions.ids(row) for _, row in places]
+        return {
+            "tokens": sum(map(len, questions)),
+            "input_ids": right_padded(questions, self._base.tokenizer.pad_token_id),
+            "last": torch.tensor([len(question) - 1 for question in questions]),
+            "truth": torch.tensor([self._truth(row) for _, row in places], dtype=torch.float32),
+        }
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        truth = batch.pop("truth")
-        logits = model(**batch, logits_to_keep=1, use_cache=False).logits[:, -1]
+        import torch
+
+        logits = self._base.logits_at(batch["input_ids"], torch.arange(len(batch["last"])), batch["last"])
         labels, mass = label_log_probabilities(self._base, logits)
-        score = proper_score(labels, truth, self._settings.score)
+        score = proper_score(labels, batch["truth"], self._settings.score)
         return score - self._settings.mass_weight * mass.mean()
 
     def _truth(self, row: TrainingRow) -> Sequence[float]:

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from gpu_forecasters_plugin.bins import N_BINS
-from gpu_forecasters_plugin.calibration.rows import Array
 from gpu_forecasters_plugin.calibration.scores import NLL_FLOOR, brier, crps, nll
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastOutcome
 
@@ -19,7 +18,6 @@ __all__ = [
     "RewardName",
     "calibration_reward",
     "correctness_reward",
-    "group_advantages",
     "reward",
 ]
 
@@ -29,9 +27,6 @@ REWARDS: tuple[RewardName, ...] = get_args(RewardName)
 
 INFRASTRUCTURE = frozenset({FailureKind.TIMEOUT, FailureKind.RATE_LIMITED, FailureKind.UNREACHABLE})
 """Failures that say nothing about the answer: they are left out, neither rewarded nor punished."""
-
-_EQUAL = 1e-9
-"""Rewards of a group that lie this close together are equal."""
 
 
 def correctness_reward(probabilities: Sequence[float], truth: Sequence[float]) -> float:
@@ -82,28 +77,3 @@ def reward(name: RewardName, outcome: ForecastOutcome, truth: Sequence[float]) -
         return None if outcome.kind in INFRASTRUCTURE else 0.0
     earned = correctness_reward(outcome.probabilities, truth)
     return earned + calibration_reward(name, outcome.probabilities, truth)
-
-
-def group_advantages(rewards: Sequence[float | None], *, scale: bool = True) -> Array:
-    """How much better each answer to one question is than their mean, in standard deviations; shape (n,).
-
-    Masked answers (``None``) enter neither mean nor spread and have no advantage; a group whose rewards are all equal
-    has none either.
-
-    Args:
-        rewards: of all answers to one question.
-        scale: whether to divide by the group's standard deviation (Shao et al. 2024, GRPO).
-
-    Raises:
-        ValueError: a reward is not finite.
-    """
-    known = np.array([value is not None for value in rewards], dtype=np.bool_)
-    values = np.array([0.0 if value is None else value for value in rewards], dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError(f"rewards are finite numbers, got {list(rewards)}")
-    advantages: Array = np.zeros(len(values))
-    if not known.any() or np.ptp(values[known]) <= _EQUAL:
-        return advantages
-    centred = values[known] - values[known].mean()
-    advantages[known] = centred / values[known].std() if scale else centred
-    return advantages

@@ -32,7 +32,7 @@ from gpu_forecasters_plugin.training.examples import Questions
 from gpu_forecasters_plugin.training.loop import TrainingLog
 from gpu_forecasters_plugin.training.rows import TrainingRow, rows_identity
 from gpu_forecasters_plugin.training.scoring import forecast_rows, held_out_scores
-from gpu_forecasters_plugin.training.settings import TrainedReadout, TrainingSettings
+from gpu_forecasters_plugin.training.settings import TrainedReadout, TrainingSettings, with_local_copies
 
 __all__ = ["ADAPTER", "REFUSED", "Method", "run_training"]
 
@@ -71,6 +71,7 @@ def run_training(
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise MissingExtraError("tensorboard", "train")
     train = _trainer(method)
+    settings = with_local_copies(settings)
     hold_folder(out)
     try:
         prepare_folder(out, ("summary.json", _TRAINING_FILE))

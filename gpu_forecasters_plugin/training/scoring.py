@@ -12,16 +12,19 @@ from gpu_forecasters_plugin.calibration.rows import ForecastRows
 from gpu_forecasters_plugin.evaluation.summary import Evaluated, Intervals, summarise
 from gpu_forecasters_plugin.forecast import Forecast, ForecastFailure, ForecastOutcome
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer, ReadFailure, read_verbalized
+from gpu_forecasters_plugin.training.answering import Drawing, drawn_answers
 from gpu_forecasters_plugin.training.base_model import BaseModel, explained
-from gpu_forecasters_plugin.training.examples import Questions, left_padded
+from gpu_forecasters_plugin.training.examples import Questions, right_padded
 from gpu_forecasters_plugin.training.rows import TrainingRow
 from gpu_forecasters_plugin.training.settings import TrainedReadout, TrainingSettings
 
 __all__ = [
+    "answer_text",
     "forecast_rows",
     "held_out_scores",
     "judging",
     "label_log_probabilities",
+    "read_answer",
     "scored_rows",
     "written_answers",
 ]
@@ -62,7 +65,7 @@ def forecast_rows(
             if readout == "logprobs":
                 found += _label_forecasts(base, questions, batch)
             else:
-                found += [_read(*answer) for answer in written_answers(base, questions, batch)]
+                found += [read_answer(*answer) for answer in written_answers(base, questions, batch)]
             progress(len(found))
     return found
 
@@ -71,22 +74,27 @@ def written_answers(
     base: BaseModel, questions: Questions, rows: Sequence[TrainingRow]
 ) -> list[tuple[str, bool]]:
     """The likeliest answer to each question, token by token, and whether it came to its end."""
-    import torch
-
     sequences = [questions.ids(row, _GENERATED_TOKENS) for row in rows]
-    batch = left_padded(sequences, base.tokenizer.pad_token_id)
-    ends = _end_ids(base)
-    with torch.inference_mode():
-        generated = base.model.generate(
-            input_ids=batch["input_ids"].to(base.device),
-            attention_mask=batch["attention_mask"].to(base.device),
-            max_new_tokens=_GENERATED_TOKENS,
-            do_sample=False,
-            eos_token_id=sorted(ends),
-            pad_token_id=base.tokenizer.pad_token_id,
-        )
-    answers = generated[:, batch["input_ids"].shape[1] :].tolist()
-    return [_until_end(base, answer, ends) for answer in answers]
+    how = Drawing(
+        _GENERATED_TOKENS, base.answer_ends, base.tokenizer.pad_token_id, temperature=0.0, graph=False
+    )
+    answers = drawn_answers(base.model, sequences, 1, how)
+    return [answer_text(base, answer) for answer in answers]
+
+
+def answer_text(base: BaseModel, answer: Sequence[int]) -> tuple[str, bool]:
+    """The text of an answer's tokens, and whether it came to its end."""
+    finished = bool(answer) and answer[-1] in base.answer_ends
+    text = base.tokenizer.decode(answer[: len(answer) - finished], skip_special_tokens=True)
+    return str(text), finished
+
+
+def read_answer(text: str, finished: bool) -> ForecastOutcome:
+    """The forecast in an answer, or why there is none."""
+    reading = read_verbalized(Answer(content=text, finish_reason="stop" if finished else "length"))
+    if isinstance(reading, ReadFailure):
+        return ForecastFailure(reading.kind, reading.detail)
+    return Forecast(reading.probabilities, reading.raw_sum, disagrees=reading.disagrees)
 
 
 def scored_rows(rows: Sequence[TrainingRow], outcomes: Sequence[ForecastOutcome]) -> ForecastRows:
@@ -129,34 +137,13 @@ def _label_forecasts(
 ) -> list[ForecastOutcome]:
     import torch
 
-    batch = left_padded([questions.ids(row) for row in rows], base.tokenizer.pad_token_id)
+    asked = [questions.ids(row) for row in rows]
+    last = torch.tensor([len(question) - 1 for question in asked])
     with torch.inference_mode():
-        logits = base.model(
-            **{name: values.to(base.device) for name, values in batch.items()},
-            logits_to_keep=1,
-            use_cache=False,
-        ).logits
-        labels, mass = label_log_probabilities(base, logits[:, -1])
+        ids = right_padded(asked, base.tokenizer.pad_token_id)
+        labels, mass = label_log_probabilities(base, base.logits_at(ids, torch.arange(len(asked)), last))
     weights, covered = labels.double().exp().cpu().numpy(), mass.exp().cpu().numpy()
     return [
         Forecast(tuple((row / row.sum()).tolist()), covered_mass=float(min(1.0, share)))
         for row, share in zip(weights, covered, strict=True)
     ]
-
-
-def _end_ids(base: BaseModel) -> set[int]:
-    """Tokens that end an answer: the tokenizer's own, and what ends a turn of its chat template."""
-    end = base.answer_ids("")
-    return {base.tokenizer.eos_token_id, *end[:1]} - {None}
-
-
-def _until_end(base: BaseModel, answer: list[int], ends: set[int]) -> tuple[str, bool]:
-    place = next((number for number, token in enumerate(answer) if token in ends), None)
-    return str(base.tokenizer.decode(answer[:place], skip_special_tokens=True)), place is not None
-
-
-def _read(text: str, finished: bool) -> ForecastOutcome:
-    reading = read_verbalized(Answer(content=text, finish_reason="stop" if finished else "length"))
-    if isinstance(reading, ReadFailure):
-        return ForecastFailure(reading.kind, reading.detail)
-    return Forecast(reading.probabilities, reading.raw_sum, disagrees=reading.disagrees)

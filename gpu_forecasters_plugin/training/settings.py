@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
 from gpu_forecasters_plugin.forecasters.language_model.trimming import MIN_KERNEL_TOKENS
+from gpu_forecasters_plugin.hub import hub_folder, hub_row_files, is_hub_name
 from gpu_forecasters_plugin.section import Fraction, PositiveFraction, Section
 from gpu_forecasters_plugin.training.rewards import RewardName
 from gpu_forecasters_plugin.validation import all_problems
@@ -29,6 +30,7 @@ __all__ = [
     "TrainingSettings",
     "load_training_settings",
     "parse_training_settings",
+    "with_local_copies",
 ]
 
 ModelSize = Literal["tiny", "small", "medium", "large"]
@@ -54,12 +56,13 @@ PRESETS: dict[ModelSize, dict[str, Any]] = {
         "max_kernel_tokens": 8000,
         "gradient_checkpointing": True,
     },
-    # gpt-oss-20b: one GPU of 80 GB; attention alone is adapted, since its experts are no linear layers.
+    # gpt-oss-20b: one GPU of 80 GB; attention alone is adapted, since its experts are no linear layers. Two kernels of
+    # this length, the instructions and an answer are what fits (see training/memory.py).
     "large": {
         "learning_rate": 5e-5,
         "batch_size": 1,
         "gradient_accumulation": 16,
-        "max_kernel_tokens": 8000,
+        "max_kernel_tokens": 2200,
         "gradient_checkpointing": True,
         "lora": {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
     },
@@ -89,7 +92,8 @@ class DataSettings(Section):
     Attributes:
         tasks: recorded tasks by name, or pool files; the shipped ones unless the file says otherwise.
         ledgers: a run's folder, a ledger file or a database URL each.
-        pairs: files of measured kernels, with the columns of pairs files or of the published sets.
+        pairs: files of measured kernels, with the columns of pairs files or of the published sets; or names of such
+            sets on Hugging Face.
         balance: how alike the bins are trained on: 0 as they come, 1 all as often.
         other_baselines: so many further rows for each kernel, beside other trained kernels instead of the reference.
     """
@@ -197,7 +201,7 @@ class TrainingSettings(Section):
         base_model: folder of a model, or its name on Hugging Face.
         model_size: whose defaults hold (see :data:`PRESETS`): ``tiny`` to 0.5, ``small`` to 4, ``medium`` to 9 billion
             parameters, ``large`` for gpt-oss-20b.
-        adapter: folder of the adapter to go on from; ``None`` begins with a new one.
+        adapter: folder of the adapter to go on from, or its name on Hugging Face; ``None`` begins with a new one.
         data: where measured kernels come from.
         held_out: what is tested on.
         lora: the adapter.
@@ -303,14 +307,29 @@ def load_training_settings(path: Path, **overrides: Any) -> TrainingSettings:
     return parse_training_settings(located | given)
 
 
+def with_local_copies(settings: TrainingSettings) -> TrainingSettings:
+    """The settings with what is published under a name as files here, which are fetched if there are none.
+
+    Raises:
+        ConfigError: something cannot be had.
+    """
+    here, adapter, pairs = Path(), settings.adapter, []
+    if adapter is not None and is_hub_name(adapter, here):
+        adapter = str(hub_folder(adapter, "model"))
+    for name in settings.data.pairs:
+        pairs += hub_row_files(name) if is_hub_name(name, here) else [Path(name)]
+    data = settings.data.model_copy(update={"pairs": list(map(str, pairs))})
+    return settings.model_copy(update={"adapter": adapter, "data": data})
+
+
 def _located(settings: TrainingSettings, folder: Path) -> dict[str, Any]:
-    """The settings with what names a file there as its whole path; a model's name on a hub stays what it is."""
+    """The settings with what names a file there as its whole path; a name on a hub stays what it is."""
     found = settings.model_dump()
     for name in ("base_model", "adapter"):
         if found[name] is not None and (folder / found[name]).exists():
             found[name] = str(folder / found[name])
     data = found["data"]
-    data["pairs"] = [str(folder / name) for name in data["pairs"]]
+    data["pairs"] = [name if is_hub_name(name, folder) else str(folder / name) for name in data["pairs"]]
     data["ledgers"] = [name if "://" in name else str(folder / name) for name in data["ledgers"]]
     if data["tasks"] is not None:
         data["tasks"] = [str(folder / name) if (folder / name).is_file() else name for name in data["tasks"]]

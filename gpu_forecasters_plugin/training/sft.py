@@ -11,7 +11,7 @@ from gpu_forecasters_plugin.training.base_model import BaseModel
 from gpu_forecasters_plugin.training.data import TrainingData
 from gpu_forecasters_plugin.training.examples import (
     Questions,
-    left_padded,
+    right_padded,
     training_order,
     verbalized_answer,
 )
@@ -23,9 +23,6 @@ from gpu_forecasters_plugin.training.settings import TrainingSettings
 __all__ = ["SftObjective", "train_sft"]
 
 Choice = TypeVar("Choice")
-
-_IGNORED = -100
-"""What cross-entropy takes for a place without a target."""
 
 
 class SftObjective(Objective):
@@ -46,22 +43,24 @@ class SftObjective(Objective):
             answer = self._base.answer_ids(self._answer(questions, place, row))
             sequences.append(questions.ids(row, len(answer)) + answer)
             answers.append(answer)
-        longest = max(map(len, answers))
-        targets = torch.full((len(answers), longest), _IGNORED, dtype=torch.long)
-        for number, answer in enumerate(answers):
-            targets[number, longest - len(answer) :] = torch.tensor(answer, dtype=torch.long)
-        return left_padded(sequences, self._base.tokenizer.pad_token_id) | {"targets": targets}
+        return {
+            "tokens": sum(map(len, sequences)),
+            "input_ids": right_padded(sequences, self._base.tokenizer.pad_token_id),
+            "first": torch.tensor([len(s) - len(a) for s, a in zip(sequences, answers, strict=True)]),
+            "length": torch.tensor([len(answer) for answer in answers]),
+        }
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         import torch
 
-        targets = batch.pop("targets")
+        ids, first, length = batch["input_ids"], batch["first"], batch["length"]
+        rows = torch.arange(len(length), device=length.device).repeat_interleave(length)
+        starts = (length.cumsum(0) - length).repeat_interleave(length)
+        places = first[rows] + torch.arange(len(rows), device=length.device) - starts
         # The token before an answer's first foretells it; what the last one foretells is nobody's business.
-        logits = model(**batch, logits_to_keep=targets.shape[1] + 1, use_cache=False).logits[:, :-1].float()
-        losses = torch.nn.functional.cross_entropy(
-            logits.transpose(1, 2), targets, ignore_index=_IGNORED, reduction="none"
-        )
-        return (losses.sum(dim=1) / (targets != _IGNORED).sum(dim=1)).mean()
+        logits = self._base.logits_at(ids, rows, places - 1)
+        losses = torch.nn.functional.cross_entropy(logits, ids[rows, places], reduction="none")
+        return (losses / length[rows]).sum() / len(length)
 
     def _answer(self, questions: Questions, place: int, row: TrainingRow) -> str:
         if questions.readout == "logprobs":

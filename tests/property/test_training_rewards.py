@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from gpu_forecasters_plugin.training.rewards import (
     REWARDS,
     RewardName,
     calibration_reward,
-    group_advantages,
     reward,
 )
 
@@ -82,28 +80,3 @@ def test_published_definitions_hold_by_hand() -> None:
     assert reward("correctness_crps", p, hard(5)) == pytest.approx(0 + 1 - 0.6**2 / 7)
     assert reward("correctness_log", p, hard(5)) == pytest.approx(1 + math.log(0.4) / math.log(1e12))
     assert reward("correctness_log", p, hard(0)) == 0.0
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0.0, 2.0)), min_size=1, max_size=16), st.booleans())
-def test_advantages_are_finite_centred_and_zero_where_masked(
-    rewards: list[float | None], scale: bool
-) -> None:
-    found = group_advantages(rewards, scale=scale)
-    assert found.shape == (len(rewards),) and np.isfinite(found).all()
-    assert abs(found.sum()) < 1e-6
-    assert all(found[place] == 0.0 for place, value in enumerate(rewards) if value is None)
-
-
-@given(st.floats(0.0, 2.0), st.integers(1, 16))
-def test_a_group_of_equal_rewards_has_no_advantage(value: float, size: int) -> None:
-    assert not group_advantages([value] * size + [None]).any()
-
-
-def test_masked_answers_enter_neither_mean_nor_spread() -> None:
-    with_gaps = group_advantages([1.0, None, 0.0, None])
-    assert with_gaps.tolist() == [1.0, 0.0, -1.0, 0.0]
-
-
-def test_rewards_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        group_advantages([1.0, math.nan])

@@ -117,9 +117,11 @@ def test_imitation_learns_the_answers_alone_and_of_both_readouts(tmp_path: Path,
     chosen = settings(tmp_path, model)
     base, rows = load_base_model(chosen), gather(chosen).split.train[:8]
     batch = SftObjective(base, chosen).batch(list(enumerate(rows)))
-    kinds = set()
-    for line, row in zip(batch["targets"].tolist(), rows, strict=True):
-        text = base.tokenizer.decode([token for token in line if token >= 0], skip_special_tokens=True)
+    kinds, names = set(), ("input_ids", "first", "length")
+    for ids, first, length, row in zip(*(batch[name].tolist() for name in names), rows, strict=True):
+        answer = ids[first : first + length]
+        assert answer[-1] in base.answer_ends and not set(answer[:-1]) & base.answer_ends
+        text = base.tokenizer.decode(answer, skip_special_tokens=True)
         kinds.add(text.startswith("{"))
         if not text.startswith("{"):
             assert text == str(row.bin)
@@ -129,9 +131,25 @@ def test_imitation_learns_the_answers_alone_and_of_both_readouts(tmp_path: Path,
         expected = sum(p * (place + 1) for place, p in enumerate(read.probabilities))
         assert abs(expected - row.bin) < 1.5
     assert kinds == {True, False}
-    # The targets are what stands at the sequences' ends.
-    kept = batch["targets"] >= 0
-    assert (batch["input_ids"][:, -kept.shape[1] :][kept] == batch["targets"][kept]).all()
+
+
+def test_the_loss_of_imitation_is_that_of_each_answer_alone(tmp_path: Path, model: Path) -> None:
+    import torch
+
+    from gpu_forecasters_plugin.training.base_model import load_base_model
+    from gpu_forecasters_plugin.training.data import gather
+    from gpu_forecasters_plugin.training.sft import SftObjective
+
+    chosen = settings(tmp_path, model)
+    base, rows = load_base_model(chosen), gather(chosen).split.train[:5]
+    objective = SftObjective(base, chosen)
+    batch = objective.batch(list(enumerate(rows)))
+    alone = []
+    for ids, first, length in zip(batch["input_ids"], batch["first"], batch["length"], strict=True):
+        whole = ids[None, : first + length]
+        logits = base.model(input_ids=whole).logits[0, first - 1 : -1]
+        alone.append(torch.nn.functional.cross_entropy(logits, whole[0, first:]).item())
+    assert objective.loss(base.model, batch).item() == pytest.approx(float(np.mean(alone)), rel=1e-4)
 
 
 def test_a_training_leaves_an_adapter_that_peft_loads_and_says_how_to_ask_it(
@@ -160,6 +178,33 @@ def test_a_training_leaves_an_adapter_that_peft_loads_and_says_how_to_ask_it(
     before = plain(ids).logits.detach().clone()
     loaded = peft.PeftModel.from_pretrained(plain, tmp_path / "out" / "adapter")
     assert not torch.allclose(before, loaded(ids).logits)
+
+
+def test_a_trained_adapter_is_evaluated_and_warned_of_when_asked_otherwise(
+    gpu_forecasters: Command, tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = config(tmp_path, model, samples=0, evaluation_rows=1)
+    assert gpu_forecasters("train", "proper", "--config", file, "--out", tmp_path / "out").code == 0
+    pairs = write_rows(tmp_path / "pairs.jsonl", None, count=3)
+    briers = []
+    for lora, tokens in ((None, 136), ("out/adapter", 136), ("out/adapter", 200)):
+        forecaster = {"kind": "transformers_local", "model": str(model), "lora": lora, "hedge": False}
+        asking = tmp_path / "asking.yaml"
+        asking.write_text(
+            yaml.safe_dump({"surrogate": {"forecaster": forecaster | {"max_kernel_tokens": tokens}}})
+        )
+        scores = tmp_path / f"scores-{len(briers)}"
+        command = ("evaluate", "--pairs", pairs, "--forecaster", "transformers_local", "--config", asking)
+        ended = gpu_forecasters(*command, "--out", scores)
+        assert ended.code == 0, ended.err
+        warned = any(
+            "trained with max_kernel_tokens 136, and is asked with 200" in m for m in caplog.messages
+        )
+        assert warned == (tokens == 200)
+        summary = json.loads((scores / "summary.json").read_text())
+        assert summary["n_forecast"] == summary["n"] == 6
+        briers.append(summary["brier"])
+    assert briers[0] != pytest.approx(briers[1], abs=1e-4)
 
 
 def test_a_training_that_was_finished_stays_as_it_is(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +17,14 @@ from helpers import source
 from misbehaving_server import PREDICTED, verbalized
 
 from gpu_forecasters_plugin.config import parse_surrogate_config
+from gpu_forecasters_plugin.doctor import forecasters
+from gpu_forecasters_plugin.doctor._base import Status
 from gpu_forecasters_plugin.errors import MissingExtraError
 from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailure, Query
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.forecasters.language_model.local import VllmLocalForecaster
+from gpu_forecasters_plugin.forecasters.language_model.prompting import PromptWriter
+from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
 
 
 @dataclass
@@ -193,3 +199,54 @@ def test_what_to_install_for_a_server_is_said(monkeypatch: pytest.MonkeyPatch) -
     section = {"kind": "openai_server", "base_url": "http://host", "model": "m"}
     with pytest.raises(MissingExtraError, match=r"gpu-forecasters-plugin\[openai\]"):
         build_forecaster(parse_surrogate_config({"forecaster": section}).forecaster)
+
+
+def write_card(folder: Path, **changes: Any) -> Path:
+    """What a training leaves beside an adapter that was trained for the settings of :func:`build`."""
+    settings = LanguageModelSettings(model="m", max_kernel_tokens=1500)
+    card = {
+        "max_kernel_tokens": 1500,
+        "prompt_hashes": {"logprobs": PromptWriter.from_settings(settings).hash},
+    }
+    (folder / "forecaster.json").write_text(json.dumps(card | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "said"),
+    [
+        ({}, {}, None),
+        ({}, {"max_kernel_tokens": 8000}, "was trained with max_kernel_tokens 1500, and is asked with 8000"),
+        ({}, {"readout": "verbalized"}, "was trained for the readout logprobs, not for verbalized"),
+        ({}, {"static_profile": False}, "was trained on prompts of another form"),
+        ({"prompt_hashes": {"logprobs": "of old"}}, {}, "was trained on prompts of another form"),
+        ({"prompt_hashes": None}, {}, "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vllm_local", "openai_server"])
+def test_an_adapter_that_is_asked_otherwise_than_it_was_trained_is_a_warning(
+    vllm: type[Engine],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    changes: dict[str, Any],
+    more: dict[str, Any],
+    said: str | None,
+) -> None:
+    section = {"kind": kind, "model": "m", "lora": str(write_card(tmp_path, **changes)), "hedge": False}
+    section |= {"max_kernel_tokens": 1500} | (
+        {"base_url": "http://host/v1"} if kind == "openai_server" else {}
+    )
+    build_forecaster(parse_surrogate_config({"forecaster": section | more}).forecaster)
+    assert [said is not None and said in line for line in caplog.messages] == ([True] if said else [])
+
+
+def test_the_doctor_warns_of_an_adapter_that_is_asked_otherwise(
+    vllm: type[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecasters, "find_spec", lambda name: object())
+    (write_card(tmp_path) / "adapter_config.json").write_text("{}")
+    section = {"kind": "vllm_local", "model": "m", "lora": str(tmp_path), "max_kernel_tokens": 1500}
+    for tokens, status in ((1500, Status.OK), (3000, Status.WARN)):
+        config = parse_surrogate_config({"forecaster": section | {"max_kernel_tokens": tokens}})
+        assert forecasters.check_local_model(config.forecaster).status is status

@@ -12,6 +12,7 @@ from helpers import Command
 from gpu_forecasters_plugin.errors import ConfigError, TrainingError
 from gpu_forecasters_plugin.training import run
 from gpu_forecasters_plugin.training.data import NewRows
+from gpu_forecasters_plugin.training.memory import GPT_OSS_20B, longest_prompt, training_bytes
 from gpu_forecasters_plugin.training.settings import (
     PRESETS,
     ModelSize,
@@ -144,3 +145,12 @@ def test_the_page_about_training_shows_the_defaults_and_those_of_each_size() -> 
         assert cells[3] == f"{preset['batch_size']} x {preset['gradient_accumulation']}"
         assert int(cells[4]) == preset["max_kernel_tokens"]
         assert cells[5] == ("yes" if preset.get("gradient_checkpointing") else "no")
+
+
+def test_the_longest_prompt_of_the_large_size_fits_into_80_gb() -> None:
+    fits = longest_prompt(GPT_OSS_20B, 80, rank=16)
+    assert training_bytes(GPT_OSS_20B, fits, 16) <= 72e9 < training_bytes(GPT_OSS_20B, fits + 1, 16)
+    large = parse_training_settings({"base_model": "m", "model_size": "large"})
+    instructions_and_answer = 1100
+    assert 2 * large.max_kernel_tokens + instructions_and_answer <= fits
+    assert longest_prompt(GPT_OSS_20B, 40, rank=16) == 0

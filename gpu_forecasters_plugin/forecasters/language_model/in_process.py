@@ -17,6 +17,7 @@ from gpu_forecasters_plugin.forecast import (
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.contained import Containment
+from gpu_forecasters_plugin.forecasters.language_model.adapter_card import warn_of_adapter
 from gpu_forecasters_plugin.forecasters.language_model.chat import ChatReply, ChatRequest
 from gpu_forecasters_plugin.forecasters.language_model.prompting import Prompt, PromptWriter
 from gpu_forecasters_plugin.forecasters.language_model.readouts import readout
@@ -52,6 +53,7 @@ class InProcessForecaster(Forecaster):
         self._containment = Containment(self.name)
         self.model = "+".join(part for part in (settings.model, settings.lora) if part)
         self.prompt_hash = settings.asking_hash(self._writer.hash)
+        warn_of_adapter(settings, self._writer.hash)
 
     @abstractmethod
     def _complete(self, requests: Sequence[ChatRequest]) -> list[Any]:

@@ -20,6 +20,7 @@ from gpu_forecasters_plugin.forecast import (
 )
 from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters.contained import Containment
+from gpu_forecasters_plugin.forecasters.language_model.adapter_card import warn_of_adapter
 from gpu_forecasters_plugin.forecasters.language_model.chat import Choice
 from gpu_forecasters_plugin.forecasters.language_model.client import Connections
 from gpu_forecasters_plugin.forecasters.language_model.endpoints import Endpoints
@@ -76,6 +77,7 @@ class OpenAIServerForecaster(Forecaster):
         self.name = f"openai_server:{settings.model}"
         self.model = settings.model or ""
         self.prompt_hash = settings.asking_hash(self._writer.hash)
+        warn_of_adapter(settings, self._writer.hash)
         self._containment = Containment(self.name)
         self._connection: tuple[int, _Connection] | None = None
         self._closed = False

@@ -123,7 +123,9 @@ class LanguageModelSettings(Section):
         chat_template_kwargs: what the model's chat template takes, such as ``{enable_thinking: false}``.
         extra_body: ``openai_server``: further parameters of a request, such as ``{reasoning_effort: low}``.
         server_gpus: GPUs behind all endpoints together; their seconds are written into the ledger when it is set.
-        lora: in this process: folder of a LoRA adapter, relative to the configuration's folder.
+        lora: folder of a LoRA adapter, relative to the configuration's folder, or in this process its name on a hub.
+            ``openai_server``: the one that the endpoint serves as ``model``, if its folder can be read from here; it is
+            not loaded, but what it was trained with is compared with how it is asked.
         engine: in this process: further arguments of ``vllm.LLM`` or of transformers' ``from_pretrained``, by their
             own names.
     """
