@@ -57,6 +57,8 @@ benchmarks: install vllm
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.overhead --host shinka --iterations 40
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.oversampling
+	$(BIN)/python -m benchmarks.deployed
 	$(BIN)/python -m benchmarks.settings
 	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.evaluation
@@ -64,7 +66,7 @@ benchmarks: install vllm
 	$(BIN)/python -m benchmarks.screened_search
 	$(BIN)/python -m benchmarks.report_scale
 	$(BIN)/python -m benchmarks.forecasting --client-overhead --vllm
-	$(BIN)/python -m benchmarks.search --host puct --budget 64 --arms baseline,surrogate,random,oracle,paper
+	$(BIN)/python -m benchmarks.search --host puct --budget 64
 	$(BIN)/python -m benchmarks.search --host openevolve
 	$(BIN)/python -m benchmarks.search --host shinka
 	$(BIN)/python -m benchmarks.leaderboard

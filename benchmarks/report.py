@@ -63,9 +63,10 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def write_result(name: str, numbers: Any, text: str) -> None:
-    """Write the numbers as JSON and what people read as Markdown."""
-    RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"{name}.json", numbers)
-    write_atomically(RESULTS / f"{name}.md", text)
+def write_result(name: str, numbers: Any, text: str, folder: Path | None = None) -> None:
+    """Write the numbers as JSON and what people read as Markdown; into :data:`RESULTS` unless a folder is given."""
+    folder = RESULTS if folder is None else folder
+    folder.mkdir(exist_ok=True)
+    write_json(folder / f"{name}.json", numbers)
+    write_atomically(folder / f"{name}.md", text)
     print(text)

@@ -1,9 +1,10 @@
 """Search at equal budget on every recorded task: does the filter find faster kernels for the same measurements?
 
-``python -m benchmarks.search`` replays each task in process with 30 paired seeds and 128 measurements per search, and
-reads the figures at 32 and 64 measurements off the same curves. ``--host puct`` does so in the paper's own search,
-``--host openevolve`` does one task through real OpenEvolve, ``--host shinka`` two through real ShinkaEvolve. ``--arms``
-takes others than the usual four. With ``--keep DIR`` an interrupted benchmark goes on.
+``python -m benchmarks.search`` replays each task in process with 40 paired seeds and 128 measurements per search, and
+reads the figures at 32 and 64 measurements off the same curves: with the default, with a forecaster as good as a
+language model, with a useless and with an inverted one, and with the paper's policy. ``--host puct`` does so in the
+paper's own search, ``--host openevolve`` does one task through real OpenEvolve, ``--host shinka`` two through real
+ShinkaEvolve. ``--arms`` takes others. With ``--keep DIR`` an interrupted benchmark goes on.
 
 The tests of a budget, all its tasks and arms, are corrected together (Holm).
 """
@@ -31,6 +32,9 @@ _REAL_HOSTS: dict[str, tuple[list[str], int]] = {
     "shinka": (["cross_entropy", "rmsnorm"], 32),
 }
 """Tasks and budget where a real host runs: minutes for each search."""
+
+_REPLAYED_ARMS = (*ARM_NAMES, "paper", "imitated_llm", "useless", "inverted")
+"""What is compared where a search takes a second."""
 
 
 def runs_at(summary: dict[str, Any], budget: int) -> dict[str, list[ArmRun]]:
@@ -98,13 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=None)
     parser.add_argument("--budget", type=int, default=None)
     parser.add_argument("--surrogate", type=Path, default=None)
-    parser.add_argument("--arms", default=",".join(ARM_NAMES), help="as gpu-forecasters compare takes them")
+    parser.add_argument("--arms", default=None, help="as gpu-forecasters compare takes them")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the runs; default: none is kept")
     options = parser.parse_args(arguments)
     real = options.host in _REAL_HOSTS
     usual_tasks, usual_budget = _REAL_HOSTS.get(options.host, (recorded_task_names(), max(BUDGETS)))
     tasks, budget = options.tasks or usual_tasks, options.budget or usual_budget
-    seeds = options.seeds or (10 if real else 30)
+    seeds = options.seeds or (10 if real else 40)
+    usual_arms = ",".join(ARM_NAMES if real else _REPLAYED_ARMS)
     section = SurrogateConfig() if options.surrogate is None else load_surrogate_config(options.surrogate)
     rows: list[dict[str, Any]] = []
     for task in tasks:
@@ -114,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 host=options.host,
                 budget=budget,
                 seeds=seeds,
-                arms=options.arms.split(","),
+                arms=(options.arms or usual_arms).split(","),
                 surrogate=section,
                 out=Path(folder) if options.keep is None else options.keep / task,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -17,12 +16,15 @@ from gpu_forecasters_plugin.compare.significance import LEVEL, fewest_pairs
 from gpu_forecasters_plugin.compare.statistics import mean_curve
 from gpu_forecasters_plugin.pictures import png_bytes
 from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.terminal import table_console
 
 __all__ = ["curves_image", "print_result", "print_results", "result_table", "results_table"]
 
 _COLOURS = {"baseline": "#555555", "random": "#c0722b", "surrogate": "#1664a5", "oracle": "#3a8a3f"}
 _OTHER_COLOURS = ("#884488", "#b5373c", "#0f8b8d", "#8a6d1f", "#d16ba5", "#5b5bd6")
 _STYLES = {"oracle": "--", "random": ":"}
+_WIDTH = 110
+"""Columns that the tables take."""
 
 
 def _colours(names: Iterable[str]) -> dict[str, str]:
@@ -83,12 +85,6 @@ corrected for the number of arms (Holm); to match: measurements after which the 
 final one; worse: seeds more than 2 % below the baseline."""
 
 
-def _console() -> Console:
-    # A pipe has no width: wide enough that no cell is folded.
-    # A task may be named anything: nothing in it is markup.
-    return Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
-
-
 def results_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm and task, and one for all tasks."""
     title = f"{len(summary['tasks'])} tasks through {summary['host']}, {summary['budget']} measurements per search"
@@ -123,7 +119,7 @@ measurements than the baseline's to reach its final mean; gap closed: of that to
 
 def print_results(summary: Mapping[str, Any], out: Path) -> None:
     """The table of several tasks, and where the rest is."""
-    console = _console()
+    console = table_console(_WIDTH)
     console.print(results_table(summary))
     console.print(_LEGEND_OF_ALL, highlight=False)
     arms = summary["across_tasks"]
@@ -137,7 +133,7 @@ def print_results(summary: Mapping[str, Any], out: Path) -> None:
 
 def print_result(summary: Mapping[str, Any], out: Path) -> None:
     """The table and the verdict, and where the rest is."""
-    console = _console()
+    console = table_console(_WIDTH)
     console.print(result_table(summary))
     console.print(_LEGEND, highlight=False)
     for name, comparison in summary["comparison"].items():

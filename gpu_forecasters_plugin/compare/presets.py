@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_forecasters_plugin.compare.imitation import Table, imitated, inverted, useless
 from gpu_forecasters_plugin.config import (
     DeferralConfig,
     DriftConfig,
@@ -80,6 +81,8 @@ _PLAIN: dict[str, Any] = _NO_DEFERRAL | {
 }
 """Nothing but the ranking."""
 
+_DRAWS = 20
+
 _TOP_QUARTER: dict[str, Any] = _PLAIN | {"keep_fraction": 0.25, "policy": PolicyConfig()}
 
 
@@ -120,8 +123,13 @@ def _oracle(setting: ArmSetting) -> SurrogateConfig:
     return setting.surrogate.model_copy(update=_PLAIN | changes)
 
 
+def _write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """In the form that ``replay`` reads."""
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def _write_oracle(pool: RecordedPool, path: Path) -> None:
-    """Forecasts of one who knows every time, in the form that ``replay`` reads."""
+    """Forecasts of one who knows every time."""
     truth = {c.key: pool.speedup(c.id) for c in pool.candidates.values()}
     oracle = OracleForecaster(truth)
     reference = pool.reference.code
@@ -130,7 +138,7 @@ def _write_oracle(pool: RecordedPool, path: Path) -> None:
         (outcome,) = oracle.forecast([Query(candidate.key, candidate.code, reference, reference)])
         assert isinstance(outcome, Forecast)
         rows.append({"candidate_key": candidate.key, "probabilities": outcome.probabilities})
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    _write_rows(path, rows)
 
 
 def _replay(setting: ArmSetting) -> SurrogateConfig:
@@ -143,9 +151,30 @@ def _replay(setting: ArmSetting) -> SurrogateConfig:
             f"{setting.forecasts} has a forecast for none of the {len(setting.pool.candidates)} kernels of "
             f"{setting.pool.task}: record them with gpu-forecasters evaluate"
         )
-    hedge = setting.surrogate.forecaster.hedge
-    forecaster = ForecasterConfig(kind="replay", path=str(setting.forecasts.resolve()), hedge=hedge)
-    return setting.surrogate.model_copy(update={"forecaster": forecaster, "anchor": "reference"})
+    return _replaying(setting.surrogate, setting.forecasts)
+
+
+def _replaying(surrogate: SurrogateConfig, path: Path) -> SurrogateConfig:
+    forecaster = ForecasterConfig(kind="replay", path=str(path.resolve()), hedge=surrogate.forecaster.hedge)
+    return surrogate.model_copy(update={"forecaster": forecaster, "anchor": "reference"})
+
+
+def _imitated(
+    name: str, forecasts: Callable[[RecordedPool, int], Table]
+) -> Callable[[ArmSetting], SurrogateConfig]:
+    """As configured, with made-up forecasts in place of the forecaster: other errors in each of some seeds."""
+
+    def section(setting: ArmSetting) -> SurrogateConfig:
+        path = setting.folder / f"{name}.jsonl"
+        rows = (
+            {"draw": draw, "candidate_key": key, "probabilities": [round(p, 6) for p in probabilities]}
+            for draw in range(_DRAWS)
+            for key, probabilities in forecasts(setting.pool, draw).items()
+        )
+        _write_rows(path, rows)
+        return _replaying(setting.surrogate, path)
+
+    return section
 
 
 PRESETS = (
@@ -160,6 +189,15 @@ PRESETS = (
     Preset("no_deferral", "as configured, without deferral", _changed(**_NO_DEFERRAL)),
     Preset("deferral_only", "the least confident; chance in place of the ranking", _deferral_only),
     Preset("replay", "as configured, with the recorded forecasts of --forecasts", _replay),
+    Preset(
+        "imitated_llm",
+        "as configured, with forecasts as good as a language model's: 35 % right, 75 % at most a bin off",
+        _imitated("imitated_llm", imitated),
+    ),
+    Preset(
+        "useless", "as configured, with such forecasts dealt out at random", _imitated("useless", useless)
+    ),
+    Preset("inverted", "as configured, with such forecasts mirrored", _imitated("inverted", inverted)),
 )
 """The arms with names of their own, in the order in which help and documentation list them."""
 

@@ -153,7 +153,7 @@ def run_comparison(
     hold_folder(out)
     try:
         chosen = build_arms(arms, pool, surrogate, out.resolve(), measurement_seconds, forecasts)
-        settings = {"task": pool.task, "host": host, "budget": budget}
+        settings = {"task": pool.label, "host": host, "budget": budget}
         _check_folder(out, settings | {"seeds": list(range(seeds)), "arms": [arm.name for arm in chosen]})
         kept = KeptRuns(out, pool, host, budget)
         found = _all_runs(pool, chosen, seeds, budget, host, out, kept)
@@ -161,7 +161,7 @@ def run_comparison(
             arm.name: sorted((run for run in found if run.arm == arm.name), key=lambda run: run.seed)
             for arm in chosen
         }
-        summary = summarise(runs, task=pool.task, host=host, budget=budget, pool_best=pool.best_speedup)
+        summary = summarise(runs, task=pool.label, host=host, budget=budget, pool_best=pool.best_speedup)
         summary["device"] = pool.device
         summary["budget_gpu_seconds"] = chosen[0].gpu_seconds
         write_json(out / _SUMMARY, summary)

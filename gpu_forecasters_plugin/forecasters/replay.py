@@ -43,9 +43,9 @@ class ReplayForecaster(Forecaster):
                 raise ForecasterError(f"recorded forecast of {key!r}: {error}") from error
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], *, name: str = "replay") -> ReplayForecaster:
+    def from_file(cls, path: str | PathLike[str], *, draw: int = 0, name: str = "replay") -> ReplayForecaster:
         """Read a file as :func:`load_forecasts` does."""
-        return cls(load_forecasts(path), name=name)
+        return cls(load_forecasts(path, draw), name=name)
 
     def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
         """The recorded forecast of each query."""
@@ -58,24 +58,40 @@ class ReplayForecaster(Forecaster):
         return recorded
 
 
-def load_forecasts(path: str | PathLike[str]) -> dict[str, list[float]]:
+def load_forecasts(path: str | PathLike[str], draw: int = 0) -> dict[str, list[float]]:
     """Read recorded forecasts from JSON Lines, ``.gz`` or not.
 
     A row holds ``probabilities`` (eight numbers) and either ``candidate_key`` or ``candidate_code``; further
-    columns are ignored, and of several rows for one candidate the last counts.
+    columns are ignored, and of several rows for one candidate the last counts. Where a model was asked several times,
+    ``draw`` numbers the times from 0.
+
+    Args:
+        path: the file.
+        draw: which of the draws to read, counted round; rows without a number are read with each.
 
     Raises:
         ForecasterError: the file cannot be read; names the line.
     """
     name = f"recorded forecasts {path}"
-    found: dict[str, list[float]] = {}
+    in_every: dict[str, list[float]] = {}
+    by_draw: dict[int, dict[str, list[float]]] = {}
     for number, row in read_json_lines(Path(path), name, ForecasterError):
         try:
             key, weights = _row(row)
+            table = by_draw.setdefault(_draw(row), {}) if "draw" in row else in_every
         except (ValueError, TypeError, OverflowError) as error:
             raise ForecasterError(f"{name}, line {number}: {error}") from error
-        found[key] = weights
-    return found
+        table[key] = weights
+    if not by_draw:
+        return in_every
+    return in_every | by_draw.get(draw % (max(by_draw) + 1), {})
+
+
+def _draw(row: Mapping[str, Any]) -> int:
+    draw = row["draw"]
+    if not isinstance(draw, int) or isinstance(draw, bool) or draw < 0:
+        raise ValueError(f"'draw' is a whole number from 0, got {draw!r}")
+    return draw
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, list[float]]:

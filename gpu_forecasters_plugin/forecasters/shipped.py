@@ -42,7 +42,7 @@ def _replay(setup: ForecasterSetup) -> Forecaster:
     from gpu_forecasters_plugin.forecasters.replay import ReplayForecaster
 
     assert setup.config.path is not None  # checked with the configuration
-    return ReplayForecaster.from_file(setup.config.path)
+    return ReplayForecaster.from_file(setup.config.path, draw=setup.seed)
 
 
 def _openai_server(setup: ForecasterSetup) -> Forecaster:

@@ -188,6 +188,10 @@ def test_replay_answers_from_a_file(tmp_path: Path) -> None:
         ('{"candidate_key": "a", "probabilities": [1, 2]}', "line 2"),
         ('{"candidate_key": "a", "probabilities": [0,0,0,0,0,0,0,0]}', "line 2"),
         ('{"candidate_key": "a", "probabilities": null}', "line 2"),
+        (
+            '{"candidate_key": "a", "draw": -1, "probabilities": [1,1,1,1,1,1,1,1]}',
+            "line 2: 'draw' is a whole",
+        ),
     ],
 )
 def test_replay_names_the_line_that_is_wrong(tmp_path: Path, line: str, message: str) -> None:
@@ -195,6 +199,17 @@ def test_replay_names_the_line_that_is_wrong(tmp_path: Path, line: str, message:
     path.write_text('{"candidate_key": "z", "probabilities": [1,1,1,1,1,1,1,1]}\n' + line + "\n")
     with pytest.raises(ForecasterError, match=message):
         ReplayForecaster.from_file(path)
+
+
+def test_replay_takes_one_draw_of_several(tmp_path: Path) -> None:
+    rows = [{"candidate_key": "a", "draw": draw, "probabilities": [draw, 1] + [0] * 6} for draw in range(3)]
+    rows.append({"candidate_key": "b", "probabilities": [1] * 8})
+    path = tmp_path / "f.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for draw, share in ((0, 0.0), (1, 1 / 2), (2, 2 / 3), (3, 0.0)):
+        forecaster = ReplayForecaster.from_file(path, draw=draw)
+        assert only(forecaster, query("a")).probabilities[0] == pytest.approx(share)
+        assert only(forecaster, query("b")).probabilities == (0.125,) * 8
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "", "no\x00path", "n" * 300])

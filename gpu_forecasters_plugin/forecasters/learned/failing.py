@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,8 +112,7 @@ class FailureModel:
     """
 
     def __init__(self, tasks: Sequence[WarmStartTask]) -> None:
-        self._tasks = [task for task in tasks if task.attempts]
-        self._starts: dict[bool, _Heads] = {}
+        self._tasks = tuple(task for task in tasks if task.attempts)
         self._attempts: list[Attempt] = []
         self._fits: dict[tuple[str, bool], _Heads] = {}
 
@@ -149,7 +148,7 @@ class FailureModel:
         return heads.risks(_inputs(anchor, candidates))
 
     def _learn(self, reference: _Source) -> _Heads:
-        start = self._start(reference.profile is not None)
+        start = _start(self._tasks, compiled=reference.profile is not None)
         rows = _rows(reference, self._attempts)
         weight = _ELSEWHERE_ROWS if self._tasks else _LAPLACE_ROWS
         return _Heads(
@@ -157,21 +156,21 @@ class FailureModel:
             _moved(start.right, *rows.right, weight, _RIGHT_PENALTY[1]),
         )
 
-    def _start(self, compiled: bool) -> _Heads:
-        """What other tasks teach, with profiles or without."""
-        if compiled not in self._starts:
-            blocks = []
-            for task in self._tasks:
-                profile = profile_features(task.reference_profile) if compiled else None
-                if (profile is not None) == compiled:
-                    reference = _Source(structure_of(task.reference_code), profile)
-                    blocks.append(_rows(reference, task.attempts))
-            width = _width(compiled)
-            self._starts[compiled] = _Heads(
-                _elsewhere([block.runs for block in blocks], width, _RUNS_PENALTY[0]),
-                _elsewhere([block.right for block in blocks], width, _RIGHT_PENALTY[0]),
-            )
-        return self._starts[compiled]
+
+@lru_cache(maxsize=16)
+def _start(tasks: tuple[WarmStartTask, ...], *, compiled: bool) -> _Heads:
+    """What other tasks teach, with profiles or without; once in a process however many searches start from them."""
+    blocks = []
+    for task in tasks:
+        profile = profile_features(task.reference_profile) if compiled else None
+        if (profile is not None) == compiled:
+            reference = _Source(structure_of(task.reference_code), profile)
+            blocks.append(_rows(reference, task.attempts))
+    width = _width(compiled)
+    return _Heads(
+        _elsewhere([block.runs for block in blocks], width, _RUNS_PENALTY[0]),
+        _elsewhere([block.right for block in blocks], width, _RIGHT_PENALTY[0]),
+    )
 
 
 def _width(compiled: bool) -> int:

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,8 +203,9 @@ def _structure(code: str, tokens: list[str], bindings: Mapping[str, float]) -> N
     return np.array(values)
 
 
+@lru_cache(maxsize=1024)
 def extract_features(source: str) -> SourceFeatures:
-    """Features of any text at all; never raises for what it contains."""
+    """Features of any text at all, kept; never raises for what it contains."""
     code = clean_source(source)
     tokens = tokenise(code)
     bindings = _bindings(code)

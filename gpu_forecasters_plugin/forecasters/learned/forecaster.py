@@ -27,7 +27,7 @@ from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures, 
 from gpu_forecasters_plugin.forecasters.learned.process import GaussianProcess
 from gpu_forecasters_plugin.forecasters.learned.profile_features import profile_features
 from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace, Points
-from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStart, WarmStartTask
+from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStartTask, learned_from
 from gpu_forecasters_plugin.forecasters.learned.warp import WARPS, Warp
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
@@ -93,7 +93,7 @@ class LearnedForecaster(Forecaster):
         self.name = name
         self._bins = bins
         self._use_profiles = use_profiles
-        self._warm_start = WarmStart(warm_start or ())
+        self._warm_start = learned_from(tuple(warm_start or ()))
         self._failing = FailureModel(warm_start or ())
         self._rows: list[_Row] = []
         self._features: dict[tuple[str, bool], SourceFeatures] = {}
@@ -204,8 +204,8 @@ class LearnedForecaster(Forecaster):
         if features is None:
             if len(self._features) >= _CACHED_SOURCES:
                 self._features.clear()
-            text = self._features.get((code, False)) or extract_features(code)
-            features = self._features[code, seen is not None] = replace(text, profile=profile_features(seen))
+            features = replace(extract_features(code), profile=profile_features(seen))
+            self._features[code, seen is not None] = features
         return features
 
 

@@ -25,7 +25,7 @@ from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
-__all__ = ["WarmStart", "WarmStartTask", "structure_of", "warm_start_tasks"]
+__all__ = ["WarmStart", "WarmStartTask", "learned_from", "structure_of", "warm_start_tasks"]
 
 Array = NDArray[np.float64]
 
@@ -37,9 +37,9 @@ otherwise extrapolate without bound."""
 _LEAST_ROWS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WarmStartTask:
-    """Measured kernels of another operation.
+    """Measured kernels of another operation. Equal to itself alone, so that what is learned from it can be kept.
 
     Attributes:
         operation: what they compute.
@@ -149,6 +149,12 @@ class WarmStart:
 
     def _model(self, reference: SourceFeatures) -> _Model:
         return self._text if reference.profile is None or self._profiled.slope <= 0.0 else self._profiled
+
+
+@lru_cache(maxsize=8)
+def learned_from(tasks: tuple[WarmStartTask, ...]) -> WarmStart:
+    """The warm start of those tasks, learned once in a process however many searches start from them."""
+    return WarmStart(tasks)
 
 
 class _Model:
