@@ -18,8 +18,9 @@ from pathlib import Path
 from benchmarks.screening import ROOT, write_task_file
 from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.progress import WorkProgress
-from gpu_forecasters_plugin.recorded.pool import RecordedPool, load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import RecordedPool, load_task
 from gpu_forecasters_plugin.recorded.profiles import pack_verdicts
+from gpu_forecasters_plugin.recorded.shipped import recorded_names
 from gpu_forecasters_plugin.screen import Screener, ScreenJob, Verdict
 from gpu_forecasters_plugin.screen.architectures import architecture_of_device
 from gpu_forecasters_plugin.screen.cache import compiler_versions
@@ -28,19 +29,19 @@ FOLDER = ROOT / "gpu_forecasters_plugin" / "recorded" / "profiles"
 SECONDS = 90.0
 
 
-def profile_task(task: str, pool: RecordedPool, folder: Path, workers: int | None) -> dict[str, Verdict]:
-    """Verdicts on all sources of a task, by id, with the instruction mixes of their kernels."""
+def profile_task(pool: RecordedPool, folder: Path, workers: int | None) -> dict[str, Verdict]:
+    """Verdicts on all sources of a recorded task, by id, with the instruction mixes of their kernels."""
     arch = architecture_of_device(pool.device)
     assert arch is not None
     folder.mkdir(parents=True, exist_ok=True)
-    task_file = str(write_task_file(folder, task))
+    task_file = str(write_task_file(folder, pool.task))
     job = ScreenJob("", arch.name, task_file=task_file, device=pool.device, disassemble=True, seconds=SECONDS)
     screener = Screener(job, folder=folder / "verdicts", workers=workers)
     candidates = list(pool.candidates.values())
     try:
         with WorkProgress(len(candidates), "sources") as bar:
             verdicts = screener.screen(
-                [c.code for c in candidates], 1e6, seen=lambda done: bar.update(done, task)
+                [c.code for c in candidates], 1e6, seen=lambda done: bar.update(done, pool.label)
             )
     finally:
         screener.close()
@@ -52,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tasks", nargs="*", default=recorded_task_names())
+    parser.add_argument(
+        "--tasks", nargs="*", default=recorded_names(), help="such as softmax or softmax@h200"
+    )
     parser.add_argument("--cache", type=Path, help="folder for what was compiled; by default nothing is kept")
     parser.add_argument("--workers", type=int)
     options = parser.parse_args(arguments)
@@ -62,8 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for task in options.tasks:
         pool = load_task(task)
         with tempfile.TemporaryDirectory() as folder:
-            verdicts = profile_task(task, pool, options.cache or Path(folder), options.workers)
-        compiled = {"arch": "sm_90", "device": pool.device} | versions
+            verdicts = profile_task(pool, options.cache or Path(folder), options.workers)
+        arch = architecture_of_device(pool.device)
+        assert arch is not None
+        compiled = {"arch": arch.name, "device": pool.device} | versions
         data = pack_verdicts(verdicts, compiled)
         write_atomically(FOLDER / f"{task}.jsonl.gz", data)
         counts = Counter(str(verdict.status) for verdict in verdicts.values())

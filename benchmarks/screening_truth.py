@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.generators.measure import compare
+from benchmarks.generators.checking import compare
 from benchmarks.screening_sources import BrokenSource, broken_sources
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
 

@@ -88,7 +88,7 @@ class Factory(_Described):
     name: str
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
+        if not (isinstance(self.name, str) and _NAME.fullmatch(self._plain_name())):
             raise ValueError(
                 f"a name is 1 to 64 lower-case letters, digits, _ and -, and begins with a letter: {self.name!r}"
             )
@@ -96,6 +96,9 @@ class Factory(_Described):
             if not callable(getattr(self, maker, callable)):
                 raise ValueError(f"{maker} of {self.name!r} cannot be called: {getattr(self, maker)!r}")
         super().__post_init__()
+
+    def _plain_name(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +219,14 @@ class HostFactory(Factory):
 
 @dataclass(frozen=True)
 class RecordedTaskFactory(Factory):
-    """A name that ``--task`` takes."""
+    """A name that ``--task`` takes: ``task``, or ``task@device`` for a further device that it was measured on."""
 
     kind: ClassVar[str] = "recorded task"
 
     load: Callable[[], RecordedPool]
+
+    def _plain_name(self) -> str:
+        return self.name.replace("@", "-", 1)
 
 
 @dataclass(frozen=True)

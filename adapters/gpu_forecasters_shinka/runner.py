@@ -106,7 +106,7 @@ def run_filtered(
         proposal_jobs: proposals at once; ``None``: the host's ``max_proposal_jobs``, oversampled.
 
     Returns:
-        Exit code: 0 done, 1 failed.
+        Exit code: 0 done, 1 failed, 2 overrides that cannot be understood.
 
     Raises:
         ConfigError, HostError, LedgerError, FolderInUseError: before anything was measured.
@@ -147,11 +147,13 @@ def _shinka_launch(
 ) -> int:
     found = [] if surrogate is None else [load_surrogate_config(surrogate, required=True)]
     refused: list[GpuForecastersError] = []
+    understood: list[Any] = []
     run_with_cfg = launch_hydra.run_with_cfg
 
     def run_with_section(config: Any) -> None:
         from omegaconf import OmegaConf
 
+        understood.append(config)
         if not found:
             given = config.get("surrogate")
             plain = None if given is None else OmegaConf.to_container(given, resolve=True)
@@ -167,7 +169,12 @@ def _shinka_launch(
         stack.enter_context(_replaced(launch_hydra, "ShinkaEvolveRunner", runner_class))
         stack.enter_context(_replaced(launch_hydra, "run_with_cfg", run_with_section))
         stack.enter_context(_replaced(sys, "argv", ["shinka_launch"]))
-        code = _result(lambda: shinka_launch.main([*arguments, *folder]), ended)
+        try:
+            code = _result(lambda: shinka_launch.main([*arguments, *folder]), ended)
+        except SystemExit as end:
+            if understood or not end.code:
+                raise
+            return 2  # hydra has said what is wrong with the overrides
     if refused and code == 0:
         raise refused[0]
     return code

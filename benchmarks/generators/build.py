@@ -1,13 +1,15 @@
 """Merges the runs of a measured task into a pool file.
 
-    python -m benchmarks.generators.build --task rmsnorm softmax
+    python -m benchmarks.generators.build --task rmsnorm softmax@h200
+    python -m benchmarks.generators.build --collect first/rows.jsonl second/rows.jsonl
 
-reads ``TASK.run1.jsonl``, ``TASK.run2.jsonl``, ... as `measure` wrote them (or ``.jsonl.gz``; by default those in
-``rows/``, from which the shipped pools are built) and writes
-``gpu_forecasters_plugin/recorded/data/TASK.jsonl.gz``. A time is the geometric mean over the shapes of the medians,
-averaged over the runs in log space. Where the medians of a shape lie more than 10 % apart, the smallest counts: a
-busy host can only add time. Sources that were not measured twice are left out; crowded speed-up bins are thinned
-until a third of the sound sources is slower than the seed, if the pool stays large enough.
+The second form first files what `measure` wrote, in however many sessions, under ``rows/``, as
+``NAME.run1.jsonl.gz`` and ``NAME.run2.jsonl.gz``. NAME is the task on the device that it was measured on first, and
+``task@device`` on any other. From these rows ``gpu_forecasters_plugin/recorded/data/NAME.jsonl.gz`` is built. A time is
+the geometric mean over the shapes of the medians, averaged over the runs in log space. Where the medians of a shape
+lie more than 10 % apart, the smallest counts: a busy host can only add time. Sources that were not measured twice are
+left out; crowded speed-up bins are thinned until a third of the sound sources is slower than the seed, if the pool
+stays large enough.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.generators.candidate import load_task
 from benchmarks.generators.graph import edit_graph, edits_between
-from benchmarks.generators.measure import load_task
+from benchmarks.generators.rows import ROWS, collect, read_rows
 from benchmarks.generators.variant import Variant
 
 EDGES = (0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0, 4.0)
@@ -34,7 +37,7 @@ DISTURBED = 1.10
 SLOWER_SHARE = 1 / 3
 FAILURE_SHARE = 0.2
 SMALLEST_POOL = 155
-ROWS = Path(__file__).with_name("rows")
+WANTED_POOL = 300
 DATA = Path(__file__).resolve().parents[2] / "gpu_forecasters_plugin" / "recorded" / "data"
 
 Row = dict[str, Any]
@@ -50,16 +53,18 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
-def read_runs(results: Path, task: str) -> tuple[list[dict[str, Row]], list[Row]]:
-    """Returns each run's rows by candidate, and the notes on device and versions in the order of the files."""
+def read_runs(results: Path, name: str) -> tuple[list[dict[str, Row]], list[Row]]:
+    """Returns each run's rows by candidate, and the notes on device and versions in the order of the files.
+
+    Args:
+        results: A folder of files of rows.
+        name: A task, or ``task@device``.
+    """
     runs: list[dict[str, Row]] = []
     notes: list[Row] = []
-    for path in sorted(results.glob(f"{task}.run*.jsonl*")):
+    for path in sorted(results.glob(f"{name}.run*.jsonl*")):
         rows: dict[str, Row] = {}
-        data = path.read_bytes()
-        text = gzip.decompress(data) if path.suffix == ".gz" else data
-        for line in text.decode().splitlines():
-            row = json.loads(line)
+        for row in read_rows(path):
             if "meta" in row:
                 notes.append(row["meta"])
             else:
@@ -105,7 +110,8 @@ def merge(variant: Variant, rows: Sequence[Row]) -> Row:
 def thin(task: ModuleType, variants: list[Variant], rows: Mapping[str, Row]) -> list[Variant]:
     """Drops sources from crowded bins until a third is slower than the seed and few enough fail.
 
-    The seed, the best ten and what a broken source was derived from stay; the others go in the order of the hash of
+    A pool of `WANTED_POOL` sources is not thinned below that, a smaller one not below `SMALLEST_POOL`. The seed, the
+    best ten and what a broken source was derived from stay; the others go in the order of the hash of
     their source.
     """
     seed = next(variant for variant in variants if variant.key == task.SEED.key)
@@ -122,7 +128,7 @@ def thin(task: ModuleType, variants: list[Variant], rows: Mapping[str, Row]) -> 
     def order(variant: Variant) -> bytes:
         return hashlib.sha256(("thin " + variant.code).encode()).digest()
 
-    while len(kept) > SMALLEST_POOL:
+    while len(kept) > (WANTED_POOL if len(variants) >= WANTED_POOL else SMALLEST_POOL):
         failing = [variant for variant in kept.values() if rows[variant.id]["outcome"] != "ok"]
         times = {i: rows[i]["time_us"] for i in kept if rows[i]["outcome"] == "ok"}
         if len(failing) > FAILURE_SHARE * len(kept):
@@ -172,7 +178,12 @@ def agreement(runs: Sequence[Mapping[str, Row]], ids: Sequence[str], seed: str) 
             statistics.median(abs(math.expm1(math.log(a / b))) for a, b in zip(first, second, strict=True)), 5
         ),
         "same_outcome_share": round(
-            statistics.fmean(one[i]["outcome"] == other[i]["outcome"] for i, (one, other) in pairs.items()), 4
+            statistics.fmean(
+                one[i]["outcome"] == other[i]["outcome"]
+                for i, (one, other) in pairs.items()
+                if not other[i].get("not_repeated")
+            ),
+            4,
         ),
         "same_bin_share": round(statistics.fmean(one == other for one, other in bins), 4),
     }
@@ -229,11 +240,13 @@ def pool_header(
 
 
 def build(name: str, results: Path, out: Path) -> str:
-    """Builds a task's pool file and returns a table of what it holds."""
-    task = load_task(name)
+    """Builds the pool file of a task, or of ``task@device``, and returns a table of what it holds."""
+    task = load_task(name.partition("@")[0])
     runs, notes = read_runs(results, name)
     generated = task.generate()
     measured = [variant for variant in generated if sum(variant.id in run for run in runs) >= 2]
+    if not any(variant.key == task.SEED.key for variant in measured):
+        raise ValueError(f"{name}: the seed, which speed-ups are relative to, was not measured twice")
     rows = {
         variant.id: merge(variant, [run[variant.id] for run in runs if variant.id in run])
         for variant in measured
@@ -291,12 +304,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--task", nargs="+", required=True)
-    parser.add_argument("--results", type=Path, default=ROWS)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--task", nargs="+", help="tasks whose rows are there, such as softmax@h200")
+    which.add_argument("--collect", nargs="+", type=Path, metavar="FILE", help="files of rows from `measure`")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="folder of the rows that are kept")
     parser.add_argument("--out", type=Path, default=DATA)
     options = parser.parse_args()
-    for name in options.task:
-        print(build(name, options.results, options.out))
+    for name in options.task or collect(options.collect, options.rows):
+        print(build(name, options.rows, options.out))
 
 
 if __name__ == "__main__":

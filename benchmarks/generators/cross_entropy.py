@@ -2612,6 +2612,154 @@ def link_cuda(pool: Pool) -> None:
     pool.link(cuda_split_row(8, 256), split_row(8192, 8, "in_gradient"))
 
 
+def add_wider(pool: Pool) -> None:
+    """Adds more sizes of the families, and more needless work around PyTorch."""
+    pool.add(
+        split_kernels(block, warps, grad)
+        for block, warps, grad in (
+            (512, 4, "float32_then_cast"),
+            (512, 4, "bfloat16"),
+            (2048, 8, "float32_then_cast"),
+            (2048, 8, "bfloat16"),
+            (8192, 16, "bfloat16"),
+            (4096, 8, "zeros_then_cast"),
+        )
+    )
+    pool.add(
+        three_sweeps(block, warps, accumulate)
+        for accumulate in THREE_SWEEPS
+        for block, warps in ((512, 4), (4096, 8), (16384, 16), (16384, 32))
+    )
+    pool.add(
+        online(block, warps, exp, evict)
+        for block, warps, exp, evict in (
+            (128, 1, "exp", "none"),
+            (256, 2, "exp", "none"),
+            (2048, 8, "exp", "none"),
+            (32768, 32, "exp", "none"),
+            (2048, 8, "exp2", "none"),
+            (2048, 4, "exp2", "hints"),
+            (4096, 8, "exp2", "hints"),
+            (16384, 16, "exp", "hints"),
+        )
+    )
+    pool.add(
+        online_lanes(block, warps, evict, loop)
+        for block, warps, evict, loop in (
+            (512, 4, "none", "range"),
+            (4096, 16, "none", "range"),
+            (16384, 32, "none", "range"),
+            (2048, 8, "none", "staged"),
+            (2048, 4, "hints", "staged"),
+            (8192, 32, "hints", "staged"),
+        )
+    )
+    pool.add(
+        row_tile(rows, block, warps)
+        for rows, block, warps in (
+            (2, 2048, 8),
+            (2, 4096, 16),
+            (4, 2048, 16),
+            (8, 256, 4),
+            (16, 256, 8),
+            (32, 32, 4),
+        )
+    )
+    pool.add(
+        persistent(per_sm, block, warps, stages)
+        for per_sm, block, warps, stages in (
+            (1, 1024, 4, 1),
+            (2, 2048, 8, 1),
+            (2, 8192, 16, 3),
+            (4, 2048, 8, 2),
+            (4, 8192, 16, 1),
+            (8, 1024, 4, 1),
+        )
+    )
+    pool.add(
+        split_row(chunk, warps, combine)
+        for combine in SPLIT_PIECES
+        for chunk, warps in ((512, 4), (4096, 4), (16384, 16))
+    )
+    pool.add(atomic_sum(block, warps) for block, warps in ((512, 4), (2048, 8), (8192, 8)))
+    pool.add(
+        torch_statistics(lse, block)
+        for lse, block in (
+            ("logsumexp", 256),
+            ("max_then_sum", 4096),
+            ("by_rows", 4096),
+            ("log_softmax", 4096),
+        )
+    )
+    pool.add(
+        torch_source(algorithm, how, overhead)
+        for algorithm, how, overhead in (
+            ("softmax", "float32", "clone"),
+            ("softmax", "float32", "synchronize"),
+            ("logsumexp", "float32", "check_nan"),
+            ("logsumexp", "in_place", "synchronize"),
+            ("manual", "float32", "clone"),
+            ("manual", "one_hot", "check_targets"),
+        )
+    )
+    pool.add(row_chunks("preallocated", rows) for rows in (32, 512, 2048))
+    pool.add(row_chunks("cat", rows) for rows in (128, 1024))
+    pool.add(cuda_tree(threads, vector) for threads, vector in ((32, "1"), (64, "2"), (512, "2")))
+    pool.add(
+        cuda_online(threads, vector)
+        for threads, vector in ((64, "1"), (512, "1"), (128, "2"), (512, "2"), (64, "8"))
+    )
+    pool.add([cuda_thread_row(64, "3"), cuda_thread_row(64, "2")])
+    pool.add(
+        cuda_warp_row(warps, vector)
+        for warps, vector in ((2, "1"), (16, "1"), (1, "2"), (16, "2"), (2, "8"), (32, "8"))
+    )
+    pool.add(cuda_shared_row(threads) for threads in (128, 768))
+    pool.add(
+        cuda_cluster(cluster, threads, unroll)
+        for cluster, threads, unroll in ((2, 256, 1), (8, 1024, 1), (2, 512, 4), (4, 1024, 4))
+    )
+    pool.add(cuda_grid_stride(per_sm, threads) for per_sm, threads in ((1, 512), (4, 128), (8, 256)))
+    pool.add(
+        cuda_split_row(splits, threads) for splits, threads in ((4, 512), (8, 128), (32, 128), (32, 256))
+    )
+    pool.add(
+        cuda_atomic_sum(threads, per_thread)
+        for threads, per_thread in ((128, 4), (256, 2), (256, 4), (512, 8))
+    )
+
+
+def break_wider(pool: Pool) -> None:
+    """Adds sources of those sizes that fail."""
+    pool.add_broken(
+        three_sweeps(4096, 8, "scalar"),
+        no_one_hot={"        g = tl.where(cols == y, g - scale, g)\n": ""},
+    )
+    pool.add_broken(online(2048, 8, "exp2"), log_base={"(lse - xt) * 0.6931471805599453": "(lse - xt)"})
+    pool.add_broken(
+        online_lanes(512, 4),
+        lanes_not_rescaled={
+            "tl.sum(lane_sum * tl.exp(lane_max - row_max), axis=0)": "tl.sum(lane_sum, axis=0)"
+        },
+    )
+    pool.add_broken(row_tile(8, 256, 4), wrong_axis={"tl.max(tile, axis=1)": "tl.max(tile, axis=0)"})
+    pool.add_broken(
+        split_row(512, 4, "in_gradient"),
+        sum_without_rescale={"tl.log(tl.sum(d * tl.exp(m - top), 0))": "tl.log(tl.sum(d, 0))"},
+    )
+    pool.add_broken(
+        atomic_sum(2048, 8), store_for_atomic={"tl.atomic_add(denom + row,": "tl.store(denom + row,"}
+    )
+    pool.add_broken(cuda_tree(512, "2"), no_broadcast={"  m = sdata[0];\n": ""})
+    pool.add_broken(
+        cuda_warp_row(2, "1"),
+        half_the_shuffle={"for (int k = 16; k > 0; k >>= 1)": "for (int k = 8; k > 0; k >>= 1)"},
+    )
+    pool.add_broken(
+        cuda_split_row(8, 128), wrong_row_stride={"partial[row * gridDim.x + j]": "partial[row + j]"}
+    )
+
+
 def make_pool() -> Pool:
     """The whole pool, in a fixed order."""
     return Pool(
@@ -2621,6 +2769,8 @@ def make_pool() -> Pool:
         break_triton,
         break_torch,
         break_cuda,
+        add_wider,
+        break_wider,
         link_triton,
         link_torch,
         link_cuda,

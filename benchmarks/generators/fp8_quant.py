@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from benchmarks.generators import fp8_quant_nvrtc
 from benchmarks.generators.pool import KEY_HASH, Draft, Pool
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill
 from benchmarks.generators.variant import Key, Variant
@@ -440,6 +441,89 @@ def autotuned(name: str) -> Draft:
     """The tile kernel with a list of configurations."""
     code = fill(AUTOTUNED, configs=AUTOTUNE[name], allocate=ALLOCATE)
     return Draft({"algorithm": "autotuned", "configs": name}, code, manner=MANNER)
+
+
+FLAT_TILE = (
+    TRITON_IMPORTS
+    + """
+@triton.jit
+def quant_flat(x_ptr, q_ptr, s_ptr, n_groups, GROUPS: tl.constexpr):
+    first = tl.program_id(0) * GROUPS
+    # one contiguous load, then a view of it as groups
+    offs = first * 128 + tl.arange(0, GROUPS * 128)
+    vals = tl.load(x_ptr + offs, mask=offs < n_groups * 128, other=0.0)
+    tile = tl.reshape(vals, (GROUPS, 128))
+    @reduce@
+    scale = tl.maximum(amax, 1e-10) / 448.0
+    @quantise@
+    tl.store(q_ptr + offs, tl.reshape(tile, (GROUPS * 128,)), mask=offs < n_groups * 128)
+    rows = first + tl.arange(0, GROUPS)
+    tl.store(s_ptr + rows, scale, mask=rows < n_groups)
+
+
+def run(x):
+    @allocate@
+    n_groups = s.numel()
+    quant_flat[(triton.cdiv(n_groups, @groups@),)](x, q, s, n_groups, GROUPS=@groups@, num_warps=@warps@)
+    return q, s
+"""
+)
+FLAT_REDUCE = {
+    "max": "amax = tl.max(tl.abs(tile), axis=1)",
+    "two_sided": "amax = tl.maximum(tl.max(tile, axis=1), -tl.min(tile, axis=1))",
+    "bits": "# without its sign a float orders like an integer\n"
+    "magnitude = tile.to(tl.int32, bitcast=True) & 0x7FFFFFFF\n"
+    "amax = tl.max(magnitude, axis=1).to(tl.float32, bitcast=True)",
+}
+FLAT_QUANTISE = {
+    "divide": "tile = tl.clamp(tile / scale[:, None], -448.0, 448.0)",
+    "reciprocal": "inv = 448.0 / tl.maximum(amax, 1e-10)\ntile = tl.clamp(tile * inv[:, None], -448.0, 448.0)",
+}
+
+
+def flat_tile(groups: int, warps: int, reduce: str = "max", math: str = "divide") -> Draft:
+    """Several groups per program, loaded as one stretch."""
+    choices = {"algorithm": "flat_tile", "groups": groups, "warps": warps, "reduce": reduce, "math": math}
+    code = fill(
+        FLAT_TILE,
+        groups=groups,
+        warps=warps,
+        reduce=FLAT_REDUCE[reduce],
+        quantise=FLAT_QUANTISE[math],
+        allocate=ALLOCATE,
+    )
+    return Draft(choices, code, manner=MANNER)
+
+
+BLOCK_POINTER = (
+    TRITON_IMPORTS
+    + """
+@triton.jit
+def quant_bp(x, q, s, n_groups, NG: tl.constexpr):
+    first = tl.program_id(0) * NG
+    src = tl.make_block_ptr(x, (n_groups, 128), (128, 1), (first, 0), (NG, 128), (1, 0))
+    dst = tl.make_block_ptr(q, (n_groups, 128), (128, 1), (first, 0), (NG, 128), (1, 0))
+    out = tl.make_block_ptr(s, (n_groups,), (1,), (first,), (NG,), (0,))
+    v = tl.load(src, boundary_check=(0,), padding_option="zero")
+    sc = tl.maximum(tl.max(tl.abs(v), axis=1), 1e-10) / 448.0
+    tl.store(dst, tl.minimum(tl.maximum(v / sc[:, None], -448.0), 448.0), boundary_check=(0,))
+    tl.store(out, sc, boundary_check=(0,))
+
+
+def run(x):
+    @allocate@
+    n_groups = s.numel()
+    quant_bp[(triton.cdiv(n_groups, @groups@),)](x, q, s, n_groups, NG=@groups@, num_warps=@warps@)
+    return q, s
+"""
+)
+
+
+def block_pointer(groups: int, warps: int) -> Draft:
+    """Block pointers over the groups."""
+    choices = {"algorithm": "block_pointer", "groups": groups, "warps": warps}
+    code = fill(BLOCK_POINTER, groups=groups, warps=warps, allocate=ALLOCATE)
+    return Draft(choices, code, manner=MANNER)
 
 
 # ------------------------------------------------------------------------------------------------- CUDA C++
@@ -1474,10 +1558,86 @@ def link_families(pool: Pool) -> None:
     pool.link(torch_source("chain"), torch_source("jit_script"))
 
 
+def add_more_triton(pool: Pool) -> None:
+    """Adds more sizes of the Triton families, and two families more."""
+    pool.add(
+        group_tile(g, w)
+        for g, w in (
+            (1, 1),
+            (4, 1),
+            (4, 2),
+            (4, 4),
+            (8, 1),
+            (8, 2),
+            (16, 2),
+            (16, 8),
+            (32, 2),
+            (32, 8),
+            (64, 4),
+            (64, 16),
+        )
+    )
+    pool.add(group_tile(g, w, "reciprocal") for g, w in ((4, 1), (4, 4), (16, 4), (32, 8)))
+    pool.add(group_tile(g, w, hints=True) for g, w in ((4, 1), (8, 4), (32, 8)))
+    pool.add(grid2d(g, w) for g, w in ((2, 1), (2, 2), (8, 2), (16, 4), (16, 8), (32, 8)))
+    pool.add(grid2d(g, w, "block_first") for g, w in ((8, 4), (16, 4)))
+    pool.add(
+        persistent(v, g, w, 1)
+        for v, g, w in (("4", 4, 1), ("4", 8, 4), ("4", 16, 4), ("16", 4, 1), ("16", 8, 4))
+    )
+    pool.add([persistent("8", 8, 4, 2), persistent("8", 8, 4, 3), persistent("4", 16, 4, 2)])
+    pool.add(row_loop(w, n) for w, n in ((2, 4), (8, 4), (8, 8), (32, 8)))
+    pool.add(row_loop(w, n, "staged") for w, n in ((2, 2), (8, 4)))
+    pool.add(
+        two_kernels("triton", g, b, w)
+        for g, b, w in ((1, "1024", 4), (8, "512", 4), (8, "2048", 8), (32, "1024", 8))
+    )
+    pool.add([serial(64, 1), serial(64, 2), serial(512, 8)])
+    pool.add(flat_tile(g, w) for g, w in ((2, 1), (4, 1), (4, 4), (8, 4), (16, 4), (32, 8), (64, 8)))
+    pool.add(
+        flat_tile(8, 4, r, m) for r, m in (("two_sided", "divide"), ("bits", "divide"), ("max", "reciprocal"))
+    )
+    pool.add(
+        [flat_tile(16, 4, "bits", "reciprocal"), flat_tile(32, 8, math="reciprocal"), flat_tile(4, 1, "bits")]
+    )
+    pool.add(block_pointer(g, w) for g, w in ((1, 1), (4, 4), (8, 4), (16, 4), (32, 8)))
+    pool.add_broken(
+        flat_tile(8, 4),
+        wrong_view={"(GROUPS, 128))": "(128, GROUPS))"},
+        signed_max={"tl.max(tl.abs(tile), axis=1)": "tl.max(tile, axis=1)"},
+    )
+    pool.add_broken(flat_tile(8, 4, "bits"), sign_kept={"& 0x7FFFFFFF": "| 0"})
+    pool.add_broken(block_pointer(8, 4), first_group={"(first, 0), (NG, 128)": "(0, 0), (NG, 128)"})
+    pool.add_broken(grid2d(8, 4), no_such_argument={"num_warps=4": "num_warp=4"})
+    pool.link(group_tile(8, 4), flat_tile(8, 4))
+    pool.link(group_tile(8, 4), block_pointer(8, 4))
+    pool.link(group_tile(4, 1), flat_tile(4, 1))
+
+
+def add_nvrtc(pool: Pool) -> None:
+    """Adds CUDA C++ sources that need no extension, and their edits from the others."""
+    fp8_quant_nvrtc.add_cuda(pool)
+    fp8_quant_nvrtc.break_cuda(pool)
+    fp8_quant_nvrtc.link_cuda(pool)
+    pool.link(nvrtc("warp4", 256), fp8_quant_nvrtc.unrolled(1, 256))
+    pool.link(nvrtc("pairs", 256), fp8_quant_nvrtc.unrolled(2, 256))
+    pool.link(nvrtc("shared", 256), fp8_quant_nvrtc.staged(256))
+    pool.link(lanes(8, 256), fp8_quant_nvrtc.lanes(8, 256))
+
+
 def make_pool() -> Pool:
     """The whole pool, in a fixed order."""
     return Pool(
-        add_triton, add_cuda, add_torch, add_wrapped, break_triton, break_cuda, break_torch, link_families
+        add_triton,
+        add_cuda,
+        add_torch,
+        add_wrapped,
+        break_triton,
+        break_cuda,
+        break_torch,
+        link_families,
+        add_more_triton,
+        add_nvrtc,
     )
 
 

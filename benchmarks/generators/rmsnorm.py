@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from benchmarks.generators import rmsnorm_cuda
 from benchmarks.generators.pool import Draft, Pool
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined, triton_configs
 from benchmarks.generators.variant import Key, Variant
@@ -1352,9 +1353,27 @@ def link_families(pool: Pool) -> None:
     pool.link(tile(16, 64, 2), slow("one_column_tiles", 128, 4))
 
 
+def add_cuda(pool: Pool) -> None:
+    """Adds the sources in CUDA C++ and their edits from Triton and PyTorch."""
+    rmsnorm_cuda.add_cuda(pool)
+    rmsnorm_cuda.break_cuda(pool)
+    block = rmsnorm_cuda.block_row(4, 256)
+    pool.link(two_pass("native", 1024, 8, "vector"), block, rmsnorm_cuda.registers(4, 256))
+    pool.link(full_row("native", "8"), rmsnorm_cuda.registers(8, 256), rmsnorm_cuda.staged(8, 256))
+    pool.link(block, rmsnorm_cuda.warp_row(4, 128))
+    pool.link(
+        two_kernels("flat", 1024, 1024, 8), rmsnorm_cuda.two_kernels(256), rmsnorm_cuda.block_row(1, 256)
+    )
+    pool.link(torch_source("chain"), rmsnorm_cuda.two_kernels(256, second="torch"))
+    pool.link(torch_source("chain"), rmsnorm_cuda.two_kernels(256, first="torch"))
+    pool.link(slow("one_column_tiles", 32, 1), rmsnorm_cuda.thread_row(32), rmsnorm_cuda.warp_row(1, 128))
+
+
 def make_pool() -> Pool:
     """The whole pool, in a fixed order."""
-    return Pool(add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families)
+    return Pool(
+        add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families, add_cuda
+    )
 
 
 def generate() -> list[Variant]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from benchmarks.generators import softmax_cuda
 from benchmarks.generators.pool import Draft, Pool
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined
 from benchmarks.generators.variant import Key, Variant
@@ -1351,9 +1352,24 @@ def link_families(pool: Pool) -> None:
     pool.link(slow("atomic_sums", 256, 4), split(256, 4))
 
 
+def add_cuda(pool: Pool) -> None:
+    """Adds the sources in CUDA C++ and their edits from Triton and PyTorch."""
+    softmax_cuda.add_cuda(pool)
+    softmax_cuda.break_cuda(pool)
+    passes = softmax_cuda.three_passes(1, 256)
+    pool.link(three_pass(256, 4, "scalar"), passes, softmax_cuda.elements(1, 256), torch_source("chain"))
+    pool.link(passes, softmax_cuda.thread_row(64), softmax_cuda.warp_row(1, 64))
+    pool.link(softmax_cuda.three_passes(4, 512), softmax_cuda.online(4, 512), softmax_cuda.registers(4, 512))
+    pool.link(online(1024, 8, "lanes"), softmax_cuda.online(4, 256), softmax_cuda.warp_row(4, 256))
+    pool.link(full_row("16"), softmax_cuda.registers(4, 512), softmax_cuda.staged(4, 512))
+    pool.link(split(1024, 4), softmax_cuda.split_row(4, 128), softmax_cuda.three_passes(1, 128))
+
+
 def make_pool() -> Pool:
     """The whole pool, in a fixed order."""
-    return Pool(add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families)
+    return Pool(
+        add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families, add_cuda
+    )
 
 
 def generate() -> list[Variant]:

@@ -8,6 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 TRITON_IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
+DOTS = {
+    "tf32": "tl.dot({0}, {1})",
+    "ieee": 'tl.dot({0}, {1}, input_precision="ieee")',
+    "tf32x3": 'tl.dot({0}, {1}, input_precision="tf32x3")',
+    "fp16": "tl.dot({0}.to(tl.float16), {1}.to(tl.float16))",
+    "bf16": "tl.dot({0}.to(tl.bfloat16), {1}.to(tl.bfloat16))",
+}
 
 
 def fill(template: str, **slots: object) -> str:
@@ -33,6 +40,11 @@ def _filled(line: str, slots: Mapping[str, object]) -> list[str]:
 def joined(*parts: str) -> str:
     """Puts the parts that are not empty on lines of their own."""
     return "\n".join(filter(None, parts))
+
+
+def write_dots(code: str, precision: str) -> str:
+    """Writes out each ``<<a|b>>`` of a Triton source as a matrix product of the given precision (see `DOTS`)."""
+    return re.sub(r"<<(.+?)\|(.+?)>>", lambda found: DOTS[precision].format(*found.groups()), code)
 
 
 def eviction(order: str, when: bool = True) -> str:

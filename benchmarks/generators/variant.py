@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-MAX_CODE_CHARACTERS = 8000
+MAX_CODE_CHARACTERS = 12000
 LANGUAGES = ("triton", "cuda", "pytorch")
 
 Key = tuple[tuple[str, str], ...]

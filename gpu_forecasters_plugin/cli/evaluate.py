@@ -124,7 +124,13 @@ def _protocol(kind: str | None, config: Path | None, within_run: int, shuffle: i
     from gpu_forecasters_plugin.evaluation.asking import Protocol
 
     if config is None:
-        section = parse_surrogate_config({"forecaster": {"kind": kind, "hedge": False}})
+        try:
+            section = parse_surrogate_config({"forecaster": {"kind": kind, "hedge": False}})
+        except ConfigError as error:
+            raise ConfigError(
+                *error.problems,
+                f"--forecaster {kind} alone says too little: put its settings into --config FILE",
+            ) from None
         return Protocol(section.forecaster, within_run=within_run, shuffle=shuffle)
     section = load_surrogate_config(config, required=True)
     members = [m for m in section.forecaster.members() if kind in (None, m.kind)]

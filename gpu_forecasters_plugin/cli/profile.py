@@ -23,14 +23,16 @@ def profile_command(
         Path | None, typer.Option("--task-file", help="File with make_inputs() and ENTRY_POINT, instead.")
     ] = None,
     arch: Annotated[
-        str, typer.Option("--arch", help="What to compile for, such as sm_80 or sm_90.")
-    ] = "sm_90",
+        str | None,
+        typer.Option("--arch", help="What to compile for, such as sm_80; default: the device's, or sm_90."),
+    ] = None,
     reference: Annotated[
         Path | None,
         typer.Option("--reference", "-r", help="Kernel to compare with; the first when left out."),
     ] = None,
     device: Annotated[
-        str, typer.Option("--device", help="GPU whose figures count; a usual one of the architecture.")
+        str,
+        typer.Option("--device", help="GPU whose figures count; default: a usual one of the architecture."),
     ] = "",
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, max=3600, help="Seconds that one kernel may take.")
@@ -49,16 +51,17 @@ def profile_command(
     from gpu_forecasters_plugin.cli.interrupts import interruptible
     from gpu_forecasters_plugin.cli.profile_table import show
     from gpu_forecasters_plugin.errors import ConfigError
-    from gpu_forecasters_plugin.files import write_atomically
+    from gpu_forecasters_plugin.files import prepare_folder, write_atomically
     from gpu_forecasters_plugin.look import read_kernel
     from gpu_forecasters_plugin.progress import WorkProgress
-    from gpu_forecasters_plugin.screen.architectures import architecture
+    from gpu_forecasters_plugin.screen.architectures import architecture_to_compile_for
     from gpu_forecasters_plugin.screen.cache import compiler_versions
     from gpu_forecasters_plugin.screen.jobs import ScreenJob
     from gpu_forecasters_plugin.screen.screener import Screener
 
     if (evaluator is None) == (task_file is None):
         raise ConfigError("give one of --evaluator and --task-file")
+    target = architecture_to_compile_for(arch, device)
     caller = evaluator or task_file
     assert caller is not None
     if not caller.is_file():
@@ -67,14 +70,14 @@ def profile_command(
     codes = [read_kernel(path, "kernel").code for path in paths]
     job = ScreenJob(
         "",
-        architecture(arch).name,
+        target.name,
         evaluator=None if evaluator is None else str(evaluator.resolve()),
         task_file=None if task_file is None else str(task_file.resolve()),
         device=device,
         disassemble=True,
         seconds=timeout,
     )
-    out.mkdir(parents=True, exist_ok=True)
+    prepare_folder(out)
     screener = Screener(job, reference=codes[0], folder=out / "screen", workers=workers)
     try:
         with interruptible("verdicts reached so far are kept: start the same command again to go on"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.text import Text
 from gpu_forecasters_plugin.printable import printable
 from gpu_forecasters_plugin.screen.profile import LaunchProfile, SourceProfile
 from gpu_forecasters_plugin.screen.verdict import Status, Verdict
+from gpu_forecasters_plugin.terminal import table_console
 
 __all__ = ["show"]
 
@@ -36,12 +36,13 @@ _COLUMNS = (
     "atom",
 )
 _UNKNOWN = "?"
+_WIDTH = 150
+"""Columns that the table of kernels takes."""
 
 
 def show(names: Sequence[str], verdicts: Sequence[Verdict], arch: str) -> None:
     """Print a block per source: its verdict, its kernels, and its bound beside the reference's."""
-    # A pipe has no width.
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
+    console = table_console(_WIDTH)
     base = verdicts[0].profile.roofline_us if verdicts and verdicts[0].profile else None
     for place, (name, verdict) in enumerate(zip(names, verdicts, strict=True)):
         role = "reference" if place == 0 else "candidate"

@@ -19,6 +19,7 @@ from gpu_forecasters_plugin.ledger.results import ENDINGS
 from gpu_forecasters_plugin.ledger.row_files import read_rows
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
 from gpu_forecasters_plugin.recorded.profiles import verdicts_by_key
+from gpu_forecasters_plugin.recorded.shipped import name_on
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 from gpu_forecasters_plugin.screen.verdict import Verdict
 
@@ -125,22 +126,24 @@ def with_repeats(pairs: Sequence[Pair], others: Iterable[Pair]) -> list[Pair]:
 def with_recorded_verdicts(pairs: Sequence[Pair]) -> list[Pair]:
     """Add what the compiler said of kernels that are of a recorded task, so that nobody has to compile them again."""
     found: list[Pair] = []
-    known: dict[str, tuple[dict[str, Verdict], SourceProfile | None] | None] = {}
+    known: dict[tuple[str, str], tuple[dict[str, Verdict], SourceProfile | None] | None] = {}
     for pair in pairs:
-        if pair.reference_code not in known:
-            known[pair.reference_code] = _recorded_verdicts(source_key(pair.reference_code))
-        verdicts, reference = known[pair.reference_code] or ({}, None)
+        run = pair.reference_code, pair.device
+        if run not in known:
+            known[run] = _recorded_verdicts(source_key(pair.reference_code), pair.device)
+        verdicts, reference = known[run] or ({}, None)
         verdict = verdicts.get(pair.candidate_key)
         found.append(replace(pair, verdict=verdict, reference_profile=reference) if verdict else pair)
     return found
 
 
-def _recorded_verdicts(reference_key: str) -> tuple[dict[str, Verdict], SourceProfile | None] | None:
-    """Verdicts of the recorded task with that reference, and the reference's profile."""
+def _recorded_verdicts(
+    reference_key: str, device: str
+) -> tuple[dict[str, Verdict], SourceProfile | None] | None:
+    """Verdicts of the recorded task with that reference, if possible on that device, and the reference's profile."""
     for name in recorded_task_names():
-        pool = load_task(name)
-        if pool.reference.key == reference_key:
-            verdicts = verdicts_by_key(pool)
+        if load_task(name).reference.key == reference_key:
+            verdicts = verdicts_by_key(load_task(name_on(name, device)))
             reference = verdicts.get(reference_key)
             return verdicts, None if reference is None else reference.profile
     return None

@@ -18,7 +18,8 @@ from gpu_forecasters_plugin.hookspecs import (
 )
 from gpu_forecasters_plugin.observers.shipped import OBSERVERS
 from gpu_forecasters_plugin.policies.shipped import POLICIES, RANKING_RULES
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import load_task
+from gpu_forecasters_plugin.recorded.shipped import device_of, recorded_names
 
 if TYPE_CHECKING:
     from gpu_forecasters_plugin.compare.records import CompareHost
@@ -99,10 +100,10 @@ def gpu_forecasters_hosts() -> Iterable[HostFactory]:
 
 @hookimpl
 def gpu_forecasters_recorded_tasks() -> Iterable[RecordedTaskFactory]:
-    """The recorded tasks that come as data files."""
+    """The recorded tasks that come as data files, once for each device that they were measured on."""
     return [
-        RecordedTaskFactory(name, partial(load_task, name), summary="measured on an H100")
-        for name in recorded_task_names()
+        RecordedTaskFactory(name, partial(load_task, name), summary=f"measured on {device_of(name)}")
+        for name in recorded_names()
     ]
 
 

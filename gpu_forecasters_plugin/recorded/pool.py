@@ -3,17 +3,15 @@
 A pool file is JSON Lines, gzip-compressed or not. The first row is ``{"pool": {"task", "device",
 "reference_id", ...}}``; every further row is a candidate with ``id``, ``code``, ``language``, ``outcome``,
 ``time_us`` (null unless ``ok``) and, optionally, ``spread``, ``error`` and ``neighbours`` (ids one
-edit away).
+edit away). The pools that ship with the package are named in :mod:`.shipped`.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import PoolFileError
 from gpu_forecasters_plugin.json_lines import parse_json_lines, read_json_lines
+from gpu_forecasters_plugin.recorded import shipped
+from gpu_forecasters_plugin.recorded.shipped import recorded_task_names
 from gpu_forecasters_plugin.recorded.similarity import nearest_neighbours
 
 __all__ = [
@@ -33,8 +33,6 @@ __all__ = [
     "open_pool",
     "recorded_task_names",
 ]
-
-_SUFFIX = ".jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,12 @@ class RecordedPool:
     source: str = ""
     repeats: int = 1
     shapes: str = ""
+
+    @property
+    def label(self) -> str:
+        """What tables call it: its task, with the device where it was opened as ``task@device``."""
+        device = "" if is_pool_path(self.source) else self.source.partition("@")[2]
+        return f"{self.task}@{device}" if device else self.task
 
     @property
     def reference(self) -> RecordedCandidate:
@@ -182,35 +186,20 @@ def load_pool(path: str | PathLike[str], *, strict: bool = False) -> RecordedPoo
     return parse_pool(rows, name=str(file), strict=strict)
 
 
-def _data_folder() -> Any:
-    return resources.files("gpu_forecasters_plugin.recorded").joinpath("data")
-
-
-def recorded_task_names() -> tuple[str, ...]:
-    """Names of the recorded tasks that ship with the package, sorted."""
-    folder = _data_folder()
-    if not folder.is_dir():
-        return ()
-    return tuple(
-        sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
-    )
-
-
 def load_task(name: str) -> RecordedPool:
-    """The recorded task of that name (see :func:`recorded_task_names`).
+    """A recorded task that ships with the package.
+
+    Args:
+        name: of the task (``softmax``) or of a task on a device (``softmax@h200``); see :mod:`.shipped`.
 
     Raises:
-        PoolFileError: no such task; names the nearest right one.
+        PoolFileError: no such task, or it was not measured on that device; names the nearest right one.
     """
     from gpu_forecasters_plugin.recorded.reading import parse_pool
 
-    known = recorded_task_names()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none installed'}"
-        raise PoolFileError(f"no recorded task {name!r}; {hint}")
-    data = _data_folder().joinpath(name + _SUFFIX).read_bytes()
-    return parse_pool(parse_json_lines(data, name, PoolFileError), name=name, strict=True)
+    name = shipped.existing_name(name)
+    rows = parse_json_lines(shipped.pool_file(name).read_bytes(), name, PoolFileError)
+    return parse_pool(rows, name=name, strict=True)
 
 
 def is_pool_path(source: str | PathLike[str]) -> bool:
@@ -226,6 +215,8 @@ def is_pool_path(source: str | PathLike[str]) -> bool:
 def open_pool(source: str | PathLike[str]) -> RecordedPool:
     """The recorded task of that name, shipped or a plugin's, or the pool file at that path (see :func:`is_pool_path`).
 
+    A shipped task that was measured on several devices is that of one of them by ``task@device``.
+
     Raises:
         PoolFileError: there is no such task, or the file is not a valid pool.
         PluginError: a plugin is broken.
@@ -236,6 +227,9 @@ def open_pool(source: str | PathLike[str]) -> RecordedPool:
     from gpu_forecasters_plugin.hookspecs import RecordedTaskFactory
     from gpu_forecasters_plugin.plugins import made_by, registry
 
-    entry = registry().find(RecordedTaskFactory, str(source), PoolFileError)
+    name = str(source)
+    if name not in registry().names(RecordedTaskFactory):
+        name = shipped.name_of_file(name)
+    entry = registry().find(RecordedTaskFactory, name, PoolFileError)
     # By this name it is found again, in whatever process.
-    return replace(made_by(entry, entry.factory.load, RecordedPool, "cannot be loaded"), source=str(source))
+    return replace(made_by(entry, entry.factory.load, RecordedPool, "cannot be loaded"), source=name)

@@ -1,8 +1,8 @@
 """What the compiler said of the sources of recorded tasks, kept so that nobody has to compile them again.
 
-A file per task, in the folder ``profiles`` beside this module: gzip-compressed JSON Lines. The first row says what
-compiled (``{"compiled": {"arch", "device", "torch", "triton", ...}}``), and every further row is a source: its ``id``
-in the task, ``status`` and ``fault`` of its verdict, and ``profile``, without what follows from it.
+A file per pool file, of the same name, in the folder ``profiles`` beside this module: gzip-compressed JSON Lines. The
+first row says what compiled (``{"compiled": {"arch", "device", "torch", "triton", ...}}``), and every further row is a
+source: its ``id`` in the task, ``status`` and ``fault`` of its verdict, and ``profile``, without what follows from it.
 ``python -m benchmarks.profiles`` makes them.
 """
 
@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 from gpu_forecasters_plugin.candidate import Candidate
@@ -22,6 +21,7 @@ from gpu_forecasters_plugin.forecast import Attempt
 from gpu_forecasters_plugin.json_lines import parse_json_lines
 from gpu_forecasters_plugin.ledger.results import ENDINGS
 from gpu_forecasters_plugin.recorded.pool import RecordedPool
+from gpu_forecasters_plugin.recorded.shipped import name_of_file, name_on, profiles_file
 from gpu_forecasters_plugin.screen.completing import completed
 from gpu_forecasters_plugin.screen.profile import InstructionMix, LaunchProfile, SourceProfile
 from gpu_forecasters_plugin.screen.verdict import Fault, Status, Verdict, undecided
@@ -97,11 +97,15 @@ def _verdict(row: Mapping[str, Any], device: str) -> Verdict:
     return Verdict(Status(row["status"]), fault, profile=profile)
 
 
-@lru_cache(maxsize=16)
-def recorded_verdicts(task: str) -> Mapping[str, Verdict]:
-    """Verdicts on the sources of a recorded task that ships with the package, by id; none for any other task."""
-    file = resources.files("gpu_forecasters_plugin.recorded").joinpath("profiles", f"{task}.jsonl.gz")
-    return unpack_verdicts(file.read_bytes(), task) if file.is_file() else _NO_PROFILES
+@lru_cache(maxsize=32)
+def recorded_verdicts(name: str) -> Mapping[str, Verdict]:
+    """Verdicts on the sources of a recorded task that ships with the package, by id; none for any other task.
+
+    Args:
+        name: of the task, or ``task@device``.
+    """
+    file = profiles_file(name_of_file(name))
+    return unpack_verdicts(file.read_bytes(), name) if file.is_file() else _NO_PROFILES
 
 
 def attempts_of(pool: RecordedPool, verdicts: Mapping[str, Verdict]) -> Iterator[Attempt]:
@@ -121,7 +125,7 @@ def attempts_of(pool: RecordedPool, verdicts: Mapping[str, Verdict]) -> Iterator
 
 def verdicts_by_key(pool: RecordedPool) -> dict[str, Verdict]:
     """Verdicts on the sources of a recorded task that ships with the package, by identity of the source."""
-    found = recorded_verdicts(pool.task)
+    found = recorded_verdicts(name_on(pool.task, pool.device))
     return {c.key: found[name] for name, c in pool.candidates.items() if name in found}
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "Occupancy",
     "architecture",
     "architecture_of_device",
+    "architecture_to_compile_for",
     "typical_device",
 ]
 
@@ -125,6 +126,7 @@ _TYPICAL = {
     "sm_100": "B200",
     "sm_120": "RTX 5090",
 }
+_DEFAULT = "sm_90"
 _NAME = re.compile(r"(?:sm_?|compute_?)?(\d{2,3})[a-z]?")
 
 
@@ -148,6 +150,31 @@ def architecture_of_device(device_name: str) -> Architecture | None:
     """The architecture of a GPU by its name; ``None`` where no preset describes it, or where it is no NVIDIA GPU."""
     facts = hardware_facts(device_name)
     return ARCHITECTURES.get(f"sm_{facts.compute_capability.replace('.', '')}") if facts else None
+
+
+def architecture_to_compile_for(arch: str | None, device_name: str) -> Architecture:
+    """What is compiled for: the architecture that was named, else the device's, else ``sm_90``.
+
+    Args:
+        arch: name of an architecture; ``None`` where none was given.
+        device_name: name of a GPU; empty where none was given. With an architecture, any name is taken.
+
+    Raises:
+        ConfigError: unknown architecture or device, or the device is of another architecture.
+    """
+    of_device = architecture_of_device(device_name)
+    if arch is None:
+        if device_name and of_device is None:
+            known = (entry.name for entry in PRESETS if architecture_of_device(entry.name) is not None)
+            raise ConfigError(
+                f"unknown device {device_name!r}; known: {', '.join(known)}. "
+                "For any other give its architecture as well, as in --arch sm_80"
+            )
+        return of_device or ARCHITECTURES[_DEFAULT]
+    found = architecture(arch)
+    if of_device is not None and of_device != found:
+        raise ConfigError(f"{device_name!r} is of architecture {of_device.name}, not {found.name}")
+    return found
 
 
 def typical_device(arch: Architecture, device_name: str = "") -> HardwareFacts | None:

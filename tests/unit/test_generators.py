@@ -1,23 +1,44 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from benchmarks import generators
 from benchmarks.generators.build import DATA, ROWS, build
+from benchmarks.generators.candidate import load_task
+from benchmarks.generators.graph import edit_graph, edits_between
 from benchmarks.generators.pool import KEY_HASH, Draft, Pool
 from benchmarks.generators.text import Manner, fill
-from gpu_forecasters_plugin.recorded.pool import recorded_task_names
+from benchmarks.generators.variant import check_distinct
+from gpu_forecasters_plugin.recorded.shipped import recorded_names
 
 PLAIN = Draft({"family": "plain", "block": 256}, "def run(x):\n    return x + 1", "pytorch")
 OTHER = Draft({"family": "other"}, "def run(x):\n    return 1 + x", "pytorch")
+GENERATORS = sorted(
+    path.stem for path in Path(generators.__path__[0]).glob("*.py") if "\nTASK = " in path.read_text()
+)
 
 
-@pytest.mark.parametrize("task", recorded_task_names())
+@pytest.mark.parametrize("task", recorded_names())
 def test_generator_and_rows_give_the_shipped_pool(task, tmp_path):
     build(task, ROWS, tmp_path)
     name = f"{task}.jsonl.gz"
     assert gzip.decompress((tmp_path / name).read_bytes()) == gzip.decompress((DATA / name).read_bytes())
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generator_gives_enough_distinct_sources_that_a_search_can_reach(name):
+    task = load_task(name)
+    variants = task.generate()
+    check_distinct(variants)
+    languages = Counter(variant.language for variant in variants)
+    assert languages.total() >= 320 and languages["cuda"] >= 60
+    assert 0.05 <= sum(variant.broken for variant in variants) / len(variants) <= 0.25
+    seed = next(variant.id for variant in variants if variant.key == task.SEED.key)
+    assert len(edits_between(edit_graph(variants, task.extra_edges()), seed)) == len(variants)
 
 
 def test_slot_alone_on_its_line_is_indented_and_vanishes_if_empty():

@@ -13,7 +13,7 @@ import pytest
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.decision import Outcome
 from gpu_forecasters_plugin.errors import PoolFileError
-from gpu_forecasters_plugin.recorded import pool as pool_module
+from gpu_forecasters_plugin.recorded import shipped
 from gpu_forecasters_plugin.recorded.pool import (
     is_pool_path,
     load_pool,
@@ -278,7 +278,7 @@ def test_three_thousand_rows_load_without_computing_every_key(tmp_path: Path) ->
 
 def test_tasks_are_package_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "toy.jsonl.gz", [HEADER, *ROWS])
-    monkeypatch.setattr(pool_module, "_data_folder", lambda: tmp_path)
+    monkeypatch.setattr(shipped, "_folder", lambda kind: tmp_path)
     assert recorded_task_names() == ("toy",)
     assert load_task("toy").best_speedup == 2.0
     assert open_pool(tmp_path / "toy.jsonl.gz").task == "toy"
@@ -288,7 +288,7 @@ def test_tasks_are_package_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load_task("quite different")
 
 
-@pytest.mark.parametrize("name", recorded_task_names())
+@pytest.mark.parametrize("name", shipped.recorded_names())
 def test_every_task_that_ships_is_valid_and_connected(name: str) -> None:
     pool = load_task(name)
     reached, frontier = {pool.reference_id}, [pool.reference_id]

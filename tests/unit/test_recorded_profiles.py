@@ -11,7 +11,7 @@ from static_profiles import H100, launch, profile
 from gpu_forecasters_plugin.candidate import Candidate
 from gpu_forecasters_plugin.errors import PoolFileError
 from gpu_forecasters_plugin.forecast import Ending
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import load_task
 from gpu_forecasters_plugin.recorded.profiles import (
     RecordedScreen,
     attempts_of,
@@ -19,6 +19,7 @@ from gpu_forecasters_plugin.recorded.profiles import (
     recorded_verdicts,
     unpack_verdicts,
 )
+from gpu_forecasters_plugin.recorded.shipped import recorded_names
 from gpu_forecasters_plugin.screen.profile import LibraryCall
 from gpu_forecasters_plugin.screen.verdict import Fault, Status, Verdict, invalid, undecided
 
@@ -53,7 +54,7 @@ def test_a_damaged_file_is_refused_with_its_line(text: str, where: str) -> None:
         unpack_verdicts(gzip.compress(text.encode()), "file")
 
 
-@pytest.mark.parametrize("task", recorded_task_names())
+@pytest.mark.parametrize("task", recorded_names())
 def test_every_recorded_source_has_a_verdict_and_most_that_ran_an_estimate(task: str) -> None:
     pool, verdicts = load_task(task), recorded_verdicts(task)
     assert verdicts.keys() == pool.candidates.keys()

@@ -22,23 +22,22 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 
 
 def lend_device_guard() -> bool:
-    """Let a build of torch without CUDA handle tensors that claim to be on a CUDA device.
+    """Let torch handle tensors that claim to be on a CUDA device where there is none.
 
-    Such a build has no guard that switches the current device to CUDA, and ends the process where it needs one. The
-    guard of the meta device, which does nothing, is entered in its place.
+    A build without CUDA has no guard that switches the current device to CUDA, and ends the process where it needs one;
+    that of a build with CUDA asks the driver. The guard of the meta device, which does nothing, is entered in its
+    place.
 
     Returns:
-        Whether there is one now; a build with CUDA has its own.
+        Whether there is one now.
     """
     torch: Any = importlib.import_module("torch")
-    if hasattr(torch._C, "_cuda_getDeviceCount"):
-        return True
     try:
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
         registry = (ctypes.c_void_p * _GUARDS).in_dll(library, _REGISTRY)
     except (OSError, ValueError):
         return False
-    registry[_CUDA] = registry[_CUDA] or registry[_META]
+    registry[_CUDA] = registry[_META] or registry[_CUDA]
     return bool(registry[_CUDA])
 
 
@@ -65,6 +64,10 @@ class FakeDevice:
             _BASE_ADDRESS + tensor.storage_offset() * tensor.element_size()
         )
         self._fake.FakeTensor.record_stream = lambda tensor, stream: None
+        # A build of torch with CUDA would make a real tensor before the first that is not.
+        for name in ("init_gpu_context", "init_cuda_context"):
+            if hasattr(self._fake, name):
+                setattr(self._fake, name, lambda *device: None)
         original = self.torch.Generator
 
         class Generator(original):  # type: ignore[misc, valid-type]
