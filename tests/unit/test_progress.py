@@ -57,7 +57,12 @@ def test_what_is_printed_beside_a_bar_goes_where_the_output_goes() -> None:
     ours, theirs = os.openpty()
     code = "from gpu_forecasters_plugin.progress import WorkProgress\nwith WorkProgress(1): print('result')"
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=180, check=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=180,
+        check=True,
     )
     os.close(theirs)
     os.close(ours)
