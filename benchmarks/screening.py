@@ -65,7 +65,7 @@ def write_task_file(folder: Path, task: str) -> Path:
     path = folder / f"{task}_task.py"
     path.write_text(
         f"import sys\n\nsys.path.insert(0, {str(ROOT)!r})\n\n"
-        f"from benchmarks.generators import {task} as task\n\nENTRY_POINT = 'run'\n\n\n"
+        f"from benchmarks.generators.tasks import {task} as task\n\nENTRY_POINT = 'run'\n\n\n"
         "def make_inputs():\n    return [task.make_inputs(shape, 'cuda', 0) for shape in task.SHAPES]\n"
     )
     return path

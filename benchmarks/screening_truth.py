@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.generators.candidate import load_task as load_generator
 from benchmarks.generators.checking import compare
 from benchmarks.screening_sources import BrokenSource, broken_sources
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
@@ -73,7 +74,7 @@ def _run(path: Path, task_name: str) -> str | None:
     """
     import torch
 
-    task = importlib.import_module(f"benchmarks.generators.{task_name}")
+    task = load_generator(task_name)
     spec = importlib.util.spec_from_file_location("candidate", path)
     assert spec and spec.loader
     candidate = importlib.util.module_from_spec(spec)

@@ -39,7 +39,7 @@ BUILD_MARKS = (
 
 def load_task(name: str) -> ModuleType:
     """Imports the generator of a task."""
-    return importlib.import_module(f"benchmarks.generators.{name}")
+    return importlib.import_module(f"benchmarks.generators.tasks.{name}")
 
 
 class Candidate:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import generators
+from benchmarks.generators import tasks
 from benchmarks.generators.build import DATA, ROWS, build
 from benchmarks.generators.candidate import load_task
 from benchmarks.generators.graph import edit_graph, edits_between
@@ -18,7 +18,7 @@ from gpu_forecasters_plugin.recorded.shipped import recorded_names
 PLAIN = Draft({"family": "plain", "block": 256}, "def run(x):\n    return x + 1", "pytorch")
 OTHER = Draft({"family": "other"}, "def run(x):\n    return 1 + x", "pytorch")
 GENERATORS = sorted(
-    path.stem for path in Path(generators.__path__[0]).glob("*.py") if "\nTASK = " in path.read_text()
+    path.stem for path in Path(tasks.__path__[0]).glob("*.py") if "\nTASK = " in path.read_text()
 )
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.generators import trimul
 from benchmarks.generators.checking import compare
-from benchmarks.generators.trimul_pipeline import pipeline
+from benchmarks.generators.tasks import trimul
+from benchmarks.generators.tasks.trimul_pipeline import pipeline
 from benchmarks.generators.variant import Variant
 
 SHAPE = {"N": 8, "B": 2, "C": 32, "H": 16}

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators import fp8_quant_nvrtc
 from benchmarks.generators.pool import KEY_HASH, Draft, Pool
+from benchmarks.generators.tasks import fp8_quant_nvrtc
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill
 from benchmarks.generators.variant import Key, Variant
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from benchmarks.generators.tasks.trimul_pipeline import TORCH_TYPES, Stage
 from benchmarks.generators.text import fill, joined
-from benchmarks.generators.trimul_pipeline import TORCH_TYPES, Stage
 
 KERNEL = """
 @constant@ = r'''

@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.gdn_recompute_w_u_cuda import cuda_columns, cuda_element, cuda_tiles, cuda_whole
-from benchmarks.generators.gdn_recompute_w_u_torch import TORCH, torch_half, torch_source
-from benchmarks.generators.gdn_recompute_w_u_triton import (
+from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_recompute_w_u_cuda import (
+    cuda_columns,
+    cuda_element,
+    cuda_tiles,
+    cuda_whole,
+)
+from benchmarks.generators.tasks.gdn_recompute_w_u_torch import TORCH, torch_half, torch_source
+from benchmarks.generators.tasks.gdn_recompute_w_u_triton import (
     SCALES,
     autotuned,
     block_pointers,
@@ -28,8 +34,7 @@ from benchmarks.generators.gdn_recompute_w_u_triton import (
     tiles,
     two_kernels,
 )
-from benchmarks.generators.gdn_shared import SHAPES, wy_inputs
-from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_shared import SHAPES, wy_inputs
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.generators.cuda_text import FETCHES, CudaFunction, tile_parts
 from benchmarks.generators.pool import Draft
+from benchmarks.generators.tasks.cuda_text import FETCHES, CudaFunction, tile_parts
 from benchmarks.generators.text import fill
 
 OUTPUT = CudaFunction(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.generators.tasks.trimul_pipeline import TORCH_TYPES, Stage
 from benchmarks.generators.text import fill
-from benchmarks.generators.trimul_pipeline import TORCH_TYPES, Stage
 
 FUNCTIONAL = "import torch.nn.functional as F"
 SUBSCRIPTS = {"first": "bhij", "last": "bijh"}

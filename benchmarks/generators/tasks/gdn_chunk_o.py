@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.gdn_chunk_o_cuda import cuda_element, cuda_recurrent, cuda_shared, cuda_tiles
-from benchmarks.generators.gdn_chunk_o_torch import TORCH, torch_half, torch_source
-from benchmarks.generators.gdn_chunk_o_triton import (
+from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_chunk_o_cuda import cuda_element, cuda_recurrent, cuda_shared, cuda_tiles
+from benchmarks.generators.tasks.gdn_chunk_o_torch import TORCH, torch_half, torch_source
+from benchmarks.generators.tasks.gdn_chunk_o_triton import (
     AUTOTUNE,
     HYBRID_INTER,
     all_heads,
@@ -34,8 +35,7 @@ from benchmarks.generators.gdn_chunk_o_triton import (
     two_kernels,
     whole_head,
 )
-from benchmarks.generators.gdn_shared import SHAPES
-from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_shared import SHAPES
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

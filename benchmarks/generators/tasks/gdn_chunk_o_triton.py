@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.generators.gdn_shared import dotted
 from benchmarks.generators.pool import Draft
+from benchmarks.generators.tasks.gdn_shared import dotted
 from benchmarks.generators.text import eviction, fill
 
 TILES = """

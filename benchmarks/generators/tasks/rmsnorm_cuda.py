@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from benchmarks.generators.nvrtc import nvrtc_module
 from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.tasks.nvrtc import nvrtc_module
 from benchmarks.generators.text import Manner, fill
 
 MANNER = Manner(

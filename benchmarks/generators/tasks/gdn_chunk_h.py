@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.gdn_chunk_h_cuda import cuda_columns, cuda_launches, cuda_tiles
-from benchmarks.generators.gdn_chunk_h_torch import TORCH, torch_source
-from benchmarks.generators.gdn_chunk_h_triton import (
+from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_chunk_h_cuda import cuda_columns, cuda_launches, cuda_tiles
+from benchmarks.generators.tasks.gdn_chunk_h_torch import TORCH, torch_source
+from benchmarks.generators.tasks.gdn_chunk_h_triton import (
     autotuned,
     fused,
     halves,
@@ -28,8 +29,7 @@ from benchmarks.generators.gdn_chunk_h_triton import (
     torch_scan,
     transition,
 )
-from benchmarks.generators.gdn_shared import SHAPES, wy_inputs
-from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.gdn_shared import SHAPES, wy_inputs
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

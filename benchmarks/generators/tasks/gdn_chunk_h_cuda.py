@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.generators.cuda_text import FETCHES, CudaFunction, tile_parts
-from benchmarks.generators.gdn_chunk_h_torch import ARGUMENTS
 from benchmarks.generators.pool import Draft
+from benchmarks.generators.tasks.cuda_text import FETCHES, CudaFunction, tile_parts
+from benchmarks.generators.tasks.gdn_chunk_h_torch import ARGUMENTS
 from benchmarks.generators.text import fill
 
 STATES = CudaFunction(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.attention_forward_cuda import (
+from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.attention_forward_cuda import (
     CU_BLOCK_DOTS,
     CU_WARP_BODIES,
     cuda_block,
@@ -20,8 +21,8 @@ from benchmarks.generators.attention_forward_cuda import (
     cuda_warp,
     cuda_wmma,
 )
-from benchmarks.generators.attention_forward_torch import TORCH, torch_source
-from benchmarks.generators.attention_forward_triton import (
+from benchmarks.generators.tasks.attention_forward_torch import TORCH, torch_source
+from benchmarks.generators.tasks.attention_forward_triton import (
     AUTOTUNE,
     PAIRED_CALLS,
     PERSISTENT_PLACES,
@@ -41,7 +42,6 @@ from benchmarks.generators.attention_forward_triton import (
     torch_scores,
     two_passes,
 )
-from benchmarks.generators.pool import Pool
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

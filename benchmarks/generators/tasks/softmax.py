@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators import softmax_cuda
 from benchmarks.generators.pool import Draft, Pool
+from benchmarks.generators.tasks import softmax_cuda
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined
 from benchmarks.generators.variant import Key, Variant
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from benchmarks.generators.matmul_gelu_cuda import (
+from benchmarks.generators.pool import Pool
+from benchmarks.generators.tasks.matmul_gelu_cuda import (
     CU_WMMA_LOOPS,
     cuda_direct,
     cuda_element,
@@ -20,8 +21,8 @@ from benchmarks.generators.matmul_gelu_cuda import (
     cuda_warp_dot,
     cuda_wmma,
 )
-from benchmarks.generators.matmul_gelu_torch import PRELUDES, TORCH, torch_source
-from benchmarks.generators.matmul_gelu_triton import (
+from benchmarks.generators.tasks.matmul_gelu_torch import PRELUDES, TORCH, torch_source
+from benchmarks.generators.tasks.matmul_gelu_triton import (
     AUTOTUNE,
     WRAPS,
     autotuned,
@@ -34,7 +35,6 @@ from benchmarks.generators.matmul_gelu_triton import (
     tiled,
     transposed,
 )
-from benchmarks.generators.pool import Pool
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

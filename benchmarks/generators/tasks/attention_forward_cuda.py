@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.generators.cuda_text import CudaFunction
-from benchmarks.generators.mma_ptx import MMA_PTX
 from benchmarks.generators.pool import Draft
+from benchmarks.generators.tasks.cuda_text import CudaFunction
+from benchmarks.generators.tasks.mma_ptx import MMA_PTX
+from benchmarks.generators.tasks.torch_extension import Extension
 from benchmarks.generators.text import fill
-from benchmarks.generators.torch_extension import Extension
 
 LIBRARY_CALL = CudaFunction(
     name="attention",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.generators.gdn_shared import preludes, tf32_run
 from benchmarks.generators.pool import Draft
+from benchmarks.generators.tasks.gdn_shared import preludes, tf32_run
 from benchmarks.generators.text import begin_run, fill, wrap_run
 
 TORCH = {

@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.generators import trimul_cuda as cuda
-from benchmarks.generators import trimul_torch as library
-from benchmarks.generators import trimul_triton as triton
 from benchmarks.generators.graph import distance
 from benchmarks.generators.pool import Draft, Pool
-from benchmarks.generators.trimul_cuda import mma_gemm, register_gemm, tile_gemm
-from benchmarks.generators.trimul_pipeline import Stage, pipeline
+from benchmarks.generators.tasks import trimul_cuda as cuda
+from benchmarks.generators.tasks import trimul_torch as library
+from benchmarks.generators.tasks import trimul_triton as triton
+from benchmarks.generators.tasks.trimul_cuda import mma_gemm, register_gemm, tile_gemm
+from benchmarks.generators.tasks.trimul_pipeline import Stage, pipeline
 from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.generators.tasks.trimul_pipeline import LAYOUTS, TORCH_TYPES, Stage
 from benchmarks.generators.text import fill, joined, write_dots
-from benchmarks.generators.trimul_pipeline import LAYOUTS, TORCH_TYPES, Stage
 
 # Where channel h of the pair at a row lies.
 PLACES = {
