@@ -17,7 +17,7 @@ TEST_PROCESSES ?= 3
 .PHONY: help install demo test lint types benchmarks vllm test-slow test-vllm test-gpu test-mlflow test-postgres test-train clean
 
 help:
-	@echo "make demo        a real OpenEvolve search with and without the filter, about 3 minutes"
+	@echo "make demo        a real OpenEvolve search with and without the filter, about 4 minutes with what it installs (7 GB)"
 	@echo "make test        style, types and all tests"
 	@echo "make test-slow   the long tests, with all of their kills and resumes"
 	@echo "make benchmarks  the figures under benchmarks/results (an hour or more)"

@@ -17,6 +17,7 @@ from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastOutco
 from gpu_forecasters_plugin.forecasters import ContainedForecaster, warm_start_tasks
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.recorded.pool import recorded_references
 from gpu_forecasters_plugin.screen.pool_screen import open_screen
 from gpu_forecasters_plugin.screen.verdict import Verdict
 
@@ -172,7 +173,8 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
         ConfigError, ForecasterError, MissingExtraError: the forecaster cannot be built.
     """
     task = config.task or task
-    forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=task)
+    operation = recorded_references().get(reference.key, task)
+    forecaster = build_forecaster(config.forecaster, seed=config.seed, operation=operation)
     device = detect_device(config.device).name
     verdicts = _compiled([reference, candidate], config, device)
     verdict = verdicts.get(candidate.key)
@@ -194,7 +196,7 @@ def look_at(reference: Candidate, candidate: Candidate, config: SurrogateConfig,
         (outcome,) = ContainedForecaster(forecaster).forecast([query])
     finally:
         forecaster.close()
-    known = [_basis(member, task) for member in config.forecaster.members()]
+    known = [_basis(member, operation) for member in config.forecaster.members()]
     return Look(
         query,
         outcome,
@@ -227,11 +229,11 @@ def _compiled(kernels: Sequence[Candidate], config: SurrogateConfig, device: str
             screen.close()
 
 
-def _basis(config: ForecasterConfig, task: str) -> str:
+def _basis(config: ForecasterConfig, operation: str) -> str:
     """What a forecaster knows before anything was measured; of one made of others, nothing that is its own."""
     match config.kind:
         case "learned":
-            count = len(warm_start_tasks(exclude_operation=task)) if config.warm_start else 0
+            count = len(warm_start_tasks(exclude_operation=operation)) if config.warm_start else 0
             start = (
                 f"a warm start from {count} recorded tasks of other operations" if count else "no warm start"
             )

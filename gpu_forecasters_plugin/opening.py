@@ -16,6 +16,7 @@ from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger, RunIdentity
 from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE
+from gpu_forecasters_plugin.recorded.pool import recorded_references
 from gpu_forecasters_plugin.screen.pool_screen import open_screen
 
 __all__ = ["evaluator_hash", "open_gate", "read_reference"]
@@ -92,7 +93,9 @@ def open_gate(
     device = detect_device(section.device)
     _check_profiles(section)
     task = section.task or task
-    forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=task)
+    # A recorded task knows the times of its kernels by whatever name it is searched under.
+    operation = recorded_references().get(reference.key, task)
+    forecaster = build_forecaster(section.forecaster, seed=section.seed, operation=operation)
     identity = RunIdentity(
         task,
         reference.key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,9 @@ class Ahead:
         device: Name of the GPU that is compiled for.
         cache: Folder for what NVRTC builds.
         logs: Folder for what the processes print.
+
+    Attributes:
+        failures: What ended a thread before its time; it is printed at once.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Ahead:
         self._seconds: Counter[str] = Counter()
         self._news = threading.Condition()
         self._ended = 0
+        self.failures: list[str] = []
         for task, index, language in sources:
             if language in self._queues:
                 self._language[task, index] = language
@@ -53,6 +58,9 @@ class Ahead:
         try:
             for language in order:
                 self._drain(language, number)
+        except Exception as error:  # what is not compiled ahead is compiled when it is measured
+            self.failures.append(f"compiling process {number}: {type(error).__name__}: {error}")
+            print(self.failures[-1], file=sys.stderr, flush=True)
         finally:
             with self._news:
                 self._ended += 1

@@ -6,7 +6,8 @@ Each task's sources are measured twice, in two runs of different order, by a pro
 illegal access or a time-out; tasks are taken in the order given, one at a time on each GPU. Sources are compiled ahead
 of that by other processes, which do not touch a GPU. Rows are appended to ``OUT/rows.jsonl`` and are on the disk at
 once; a source whose row is there, or in a file of ``--rows``, is not measured again. ``--plan`` prints what is left to
-do, and how long that is expected to take, and needs no GPU.
+do, and how long that is expected to take, and needs no GPU. The exit code is 1 if something kept a process or a GPU
+from its work: what it was is printed, and the same command measures what is missing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import queue
 import random
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -25,15 +27,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.generators import tasks
 from benchmarks.generators.ahead import COMPILED, Ahead
 from benchmarks.generators.candidate import load_task
 from benchmarks.generators.plan import plan
 from benchmarks.generators.processes import Row, Worker
 from benchmarks.generators.rows import RowFile, outcomes
 from benchmarks.generators.timing import METHOD
-from benchmarks.generators.variant import Variant, check_distinct
+from benchmarks.generators.variant import LANGUAGES, Variant, check_distinct
+from gpu_forecasters_plugin.errors import FolderInUseError, OutputError
+from gpu_forecasters_plugin.files import prepare_folder
+from gpu_forecasters_plugin.folder_lock import hold_folder
 from gpu_forecasters_plugin.recorded.shipped import short_device
 
+ROW_FILE = "rows.jsonl"
 RUNS = (1, 2)
 TIMEOUT_S = 10.0
 PATIENT_TIMEOUT_S = 40.0
@@ -83,9 +90,10 @@ class Session:
     task_seconds: float
     versions: dict[str, str]
     jobs: queue.SimpleQueue[Job] = field(default_factory=queue.SimpleQueue)
+    failures: list[str] = field(default_factory=list)
 
     def measure_on(self, gpu: int) -> None:
-        """Takes jobs until none is left or the time is up."""
+        """Takes jobs until none is left or the time is up; an error ends it as well and is among the failures."""
         worker = Worker(
             ["measure", "--device", self.device, "--cache", str(self.cache)],
             self.logs / f"measure{gpu}.log",
@@ -99,6 +107,8 @@ class Session:
                 except queue.Empty:
                     return
                 self._measure_job(job, gpu, worker)
+        except Exception as error:  # the other GPUs go on
+            self._fail(f"GPU {gpu}: {type(error).__name__}: {error}")
         finally:
             worker.stop()
 
@@ -110,7 +120,11 @@ class Session:
             try:
                 self._measure(job, run, gpu, worker, min(self.deadline, begun + share))
             except RuntimeError as error:  # the other tasks may fare better
-                print(f"{job.name} run {run}: {error}", flush=True)
+                self._fail(f"{job.name} run {run}: {error}")
+
+    def _fail(self, text: str) -> None:
+        self.failures.append(text)
+        print(text, file=sys.stderr, flush=True)
 
     def _measure(self, job: Job, run: int, gpu: int, worker: Worker, deadline: float) -> None:
         left = [index for index in job.todo(run) if run == 1 or job.variants[index].id in job.rows[1]]
@@ -147,7 +161,7 @@ class Session:
         refused = self.ahead.broken_build(job.name, index)
         if first.get("ended"):
             # A failure counts if one run has it, and this one costs a process.
-            answer = {"outcome": first["outcome"], "error": first["error"], "not_repeated": True}
+            answer = {"outcome": first["outcome"], "error": first.get("error", ""), "not_repeated": True}
         elif refused:
             answer = {"outcome": "compile_error", "error": refused}
         else:
@@ -219,58 +233,96 @@ def job_of(
     return Job(name, variants, wanted, seed, rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parses the arguments and does what they ask for."""
+def at_least_one(text: str) -> int:
+    """A count on the command line."""
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{count} is less than 1")
+    return count
+
+
+def task_names() -> list[str]:
+    """The tasks that have a generator; parts of one do not count."""
+    files = Path(tasks.__path__[0]).glob("*.py")
+    return sorted(path.stem for path in files if "\nTASK = " in path.read_text())
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """What the command line may hold."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--task", nargs="+", required=True, help="in the order of their importance")
+    parser.add_argument(
+        "--task",
+        nargs="+",
+        required=True,
+        choices=task_names(),
+        metavar="NAME",
+        help="in the order of their importance",
+    )
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--logs", type=Path, help="folder for what the processes print; default: OUT/logs")
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="files of earlier sessions")
     parser.add_argument("--device", help="the GPU's name; by default what nvidia-smi says")
-    parser.add_argument("--gpus", type=int, help="how many; by default as many as nvidia-smi lists")
-    parser.add_argument("--sample", type=int, help="measure only so many, of all families")
-    parser.add_argument("--languages", nargs="+", help="only sources in these: triton, cuda, pytorch")
+    parser.add_argument("--gpus", type=at_least_one, help="how many; by default as many as nvidia-smi lists")
+    parser.add_argument("--sample", type=at_least_one, help="measure only so many, of all families")
+    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, help="only sources in these")
     parser.add_argument(
-        "--workers", type=int, help="processes that compile; default: all cores but two per GPU"
+        "--workers", type=at_least_one, help="processes that compile; default: all cores but two per GPU"
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no source after so long")
     parser.add_argument("--task-seconds", type=float, default=1e9, help="likewise of one task")
     parser.add_argument("--plan", action="store_true", help="print an estimate and end")
+    return parser
+
+
+def open_folders(out: Path, logs: Path, device: str) -> RowFile:
+    """Makes sure that rows and logs can be written, and that no other session writes there.
+
+    Raises:
+        OSError: One cannot be written.
+        OutputError: Likewise.
+        FolderInUseError: Another session holds `out`.
+    """
+    hold_folder(out)
+    prepare_folder(logs, ())
+    (out / ROW_FILE).open("a").close()
+    return RowFile(out / ROW_FILE, device)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses the arguments and does what they ask for."""
+    parser = argument_parser()
     options = parser.parse_args(arguments)
     deadline = time.monotonic() + options.seconds
     gpus = options.gpus or gpu_count() or 1
     device = options.device or gpu_state(0).get("name")
     if not device:
         parser.error("there is no GPU here that nvidia-smi knows; --device says which one is meant")
-    path = options.out / "rows.jsonl"
-    known = outcomes([file for file in (*options.rows, path) if file.exists()], short_device(device))
+    logs = options.logs or options.out / "logs"
+    path = options.out / ROW_FILE
+    try:
+        file = None if options.plan else open_folders(options.out, logs, short_device(device))
+        earlier = [path] if path.exists() else []
+        known = outcomes([*options.rows, *earlier], short_device(device))
+    except (OSError, OutputError, FolderInUseError) as error:
+        parser.error(str(error))
     jobs = [
         job_of(name, options.sample, options.languages, {run: known[name, run] for run in RUNS})
-        for name in options.task
+        for name in dict.fromkeys(options.task)
     ]
-    cores = os.cpu_count() or 2
-    workers = options.workers or max(1, cores - 2 * gpus)
-    if options.plan:
+    workers = options.workers or max(1, (os.cpu_count() or 2) - 2 * gpus)
+    if file is None:
         print(plan(jobs, RUNS, workers, gpus))
         return
-    logs = options.logs or options.out / "logs"
-    for folder in (options.out, logs):
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        versions = compiler_versions()
+    except ImportError as error:
+        parser.error(f"PyTorch and Triton are needed to measure: {error}")
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
     os.environ.setdefault("MAX_JOBS", "1")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nvrtc_of_recorded_tasks"
-    session = Session(
-        logs,
-        device,
-        cache,
-        Ahead([key for job in jobs for key in job.sources_to_do()], workers, device, cache, logs),
-        RowFile(path, short_device(device)),
-        deadline,
-        options.task_seconds,
-        compiler_versions(),
-    )
+    ahead = Ahead([key for job in jobs for key in job.sources_to_do()], workers, device, cache, logs)
+    session = Session(logs, device, cache, ahead, file, deadline, options.task_seconds, versions)
     for job in jobs:
         session.jobs.put(job)
     threads = [threading.Thread(target=session.measure_on, args=(gpu,)) for gpu in range(gpus)]
@@ -278,6 +330,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    if session.failures or ahead.failures:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

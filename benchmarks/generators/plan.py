@@ -51,7 +51,7 @@ def _seconds(row: Row) -> float:
 
 
 def _ends_its_process(row: Row) -> bool:
-    return row["outcome"] == "timeout" or "ended with code" in row.get("error", "")
+    return row.get("outcome") == "timeout" or "ended with code" in str(row.get("error"))
 
 
 def former_seconds() -> tuple[dict[str, float], dict[str, float], set[str]]:
@@ -63,11 +63,12 @@ def former_seconds() -> tuple[dict[str, float], dict[str, float], set[str]]:
         kinds = {variant.id: _kind(variant) for variant in load_task(task).generate()}
         for path in ROWS.glob(f"{task}.run*.jsonl.gz"):
             for row in read_rows(path):
-                if row.get("id") in kinds and _ends_its_process(row):
-                    ended.add(row["id"])
-                elif row.get("id") in kinds:
-                    by_id[row["id"]] = _seconds(row)
-                    by_kind[kinds[row["id"]]].append(by_id[row["id"]])
+                name = str(row.get("id"))
+                if name in kinds and _ends_its_process(row):
+                    ended.add(name)
+                elif name in kinds and "seconds" in row:
+                    by_id[name] = _seconds(row)
+                    by_kind[kinds[name]].append(by_id[name])
     return by_id, {kind: statistics.fmean(seconds) for kind, seconds in by_kind.items()}, ended
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 LOAD_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
+KILLED_FROM_OUTSIDE = {-signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM}
 WORKER = "benchmarks.generators.worker"
 
 Row = dict[str, Any]
@@ -51,7 +52,11 @@ class _Process:
             pass
 
     def answer(self, timeout: float) -> Row | None:
-        """The next row; None if the process has ended or the time is up."""
+        """The next row; None if the process has ended or the time is up.
+
+        Raises:
+            ValueError: The answer is no row.
+        """
         assert self._process.stdout
         deadline = time.monotonic() + timeout
         while b"\n" not in self._buffer:
@@ -65,8 +70,21 @@ class _Process:
                 return None
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
-        row: Row = json.loads(line)
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("no object")
         return row
+
+    def gets_ready(self, setup: str) -> bool:
+        """Waits until its libraries are loaded, and sets it up."""
+        try:
+            # It has answered already if it was a spare one and has had the time.
+            if self.answer(LOAD_TIMEOUT_S) is None:
+                return False
+            self.send(setup)
+            return self.answer(LOAD_TIMEOUT_S) is not None
+        except ValueError:
+            return False
 
     def kill(self) -> None:
         """Ends the process and what it started."""
@@ -117,20 +135,30 @@ class Worker:
         self._setup = f"go {setup}"
 
     def ask(self, line: str, timeout: float) -> Row:
-        """Sends a line and returns its row; a process that dies or takes longer gives one as well.
+        """Sends a line and returns its row; a process that dies, takes longer or answers with no row gives one as well.
 
-        Such a row, and one after which the process is of no more use, has ``ended``.
+        Such a row, and one after which the process is of no more use, has ``ended``. Where a signal ended the process
+        that others send, such as that of the system when memory is short, the line is sent once more.
 
         Raises:
             RuntimeError: No process can be started.
         """
+        row, code = self._ask(line, timeout)
+        return self._ask(line, timeout)[0] if code in KILLED_FROM_OUTSIDE else row
+
+    def _ask(self, line: str, timeout: float) -> tuple[Row, int | None]:
+        """The row, and the exit code of a process that ended without giving one."""
         if self._process is not None and self._process.ended_with is not None:
             self._end()
         if self._process is None:
             self._start()
         assert self._process
         self._process.send(line)
-        row = self._process.answer(timeout)
+        code = None
+        try:
+            row = self._process.answer(timeout)
+        except ValueError:
+            row = {"outcome": "runtime_error", "error": "the process answered with no row", "fatal": True}
         if row is None:
             code = self._process.ended_with
             row = (
@@ -142,7 +170,7 @@ class Worker:
         if row.pop("fatal", False):
             self._end()
             row["ended"] = True
-        return row
+        return row, code
 
     def _end(self) -> None:
         if self._process is not None:
@@ -153,15 +181,12 @@ class Worker:
         for attempt in range(START_ATTEMPTS):
             process = self._spare or self._new()
             self._spare = None
-            # Its process has answered already if it was a spare one and has had the time.
-            if process.answer(LOAD_TIMEOUT_S) is not None:
-                process.send(self._setup)
-                if process.answer(LOAD_TIMEOUT_S) is not None:
-                    self._process = process
-                    self.starts += 1
-                    if self._keeps_spare:
-                        self._spare = self._new()
-                    return
+            if process.gets_ready(self._setup):
+                self._process = process
+                self.starts += 1
+                if self._keeps_spare:
+                    self._spare = self._new()
+                return
             process.kill()
             time.sleep(attempt)
         raise RuntimeError(f"no worker process starts; see {self._log}")

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import threading
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,13 +49,36 @@ class RowFile:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, gzip-compressed or not, less a line that a kill cut short."""
-    data = path.read_bytes()
-    for line in (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines():
+    """The rows of a file, gzip-compressed or not, less lines that are damaged, as by a kill that cuts one short.
+
+    Raises:
+        OSError: The file cannot be read, or what is compressed in it is no longer what it was.
+    """
+    for line in (_unzipped(path) if path.suffix == ".gz" else path.read_bytes()).splitlines():
         try:
-            yield json.loads(line)
-        except ValueError:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError):
             continue
+        if isinstance(row, dict):
+            yield row
+
+
+def _unzipped(path: Path) -> bytes:
+    """What is compressed in a file; where that was cut short, what is left of it."""
+    pieces = []
+    with gzip.open(path) as file:
+        try:
+            while piece := file.read1():
+                pieces.append(piece)
+        except EOFError:
+            pass
+        except (gzip.BadGzipFile, zlib.error) as error:  # which of its rows are wrong cannot be told
+            raise gzip.BadGzipFile(f"{path} is damaged: {error}") from None
+    return b"".join(pieces)
+
+
+def _has(row: Row, **kinds: type) -> bool:
+    return all(isinstance(row.get(key), kind) for key, kind in kinds.items())
 
 
 def outcomes(paths: Iterable[Path], device: str) -> dict[tuple[str, int], dict[str, Row]]:
@@ -62,7 +86,7 @@ def outcomes(paths: Iterable[Path], device: str) -> dict[tuple[str, int], dict[s
     found: dict[tuple[str, int], dict[str, Row]] = defaultdict(dict)
     for path in paths:
         for row in read_rows(path):
-            if row.get("device") == device and "id" in row:
+            if row.get("device") == device and _has(row, task=str, run=int, id=str, outcome=str):
                 found[row["task"], row["run"]][row["id"]] = row
     return found
 
@@ -81,6 +105,8 @@ def collect(paths: Iterable[Path], folder: Path) -> list[str]:
     kept: dict[tuple[str, int], dict[str, None]] = defaultdict(dict)
     for path in paths:
         for row in read_rows(path):
+            if not _has(row, task=str, run=int, device=str):
+                continue
             task, run, device = row.pop("task"), row.pop("run"), row.pop("device")
             kept[name_to_keep(task, device), run][json.dumps(row)] = None
     for (name, run), rows in kept.items():

@@ -161,10 +161,10 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
 def _note_too_few(console: Console, seeds: int, tests: int) -> None:
     """Say where no test can be passed, so that nobody takes it for the arm's fault."""
     if tests and seeds < fewest_pairs(tests):
-        what = "a test" if tests == 1 else f"one of {tests} tests"
+        tested = "the paired test" if tests == 1 else f"the paired test, corrected for {tests} of them,"
         console.print(
-            f"note: {seeds} seeds are too few for {what} to be passed at {LEVEL:.0%}, even if all agree; it takes "
-            f"{fewest_pairs(tests)}",
+            f"note: with {seeds} seed{'' if seeds == 1 else 's'} {tested} cannot be passed at {LEVEL:.0%}, even if all "
+            f"agree; it takes {fewest_pairs(tests)}",
             highlight=False,
         )
 

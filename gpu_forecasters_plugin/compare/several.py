@@ -131,10 +131,12 @@ def run_comparisons(
     Raises:
         ConfigError: a task is named twice, or any of them cannot be compared so: nothing has run then.
     """
-    if len(set(tasks)) < len(tasks):
+    pools = [open_pool(task) for task in tasks]
+    # One may have two names: that of its task, and one with its device.
+    if len({pool.source for pool in pools}) < len(pools):
         raise ConfigError(f"--task names a task twice: {', '.join(tasks)}")
-    for task in tasks:
-        check_comparison(open_pool(task), host, budget, seeds, arms, surrogate, measurement_seconds)
+    for pool in pools:
+        check_comparison(pool, host, budget, seeds, arms, surrogate, measurement_seconds)
     prepare_folder(out, (_SUMMARY,))
     summaries = {
         task: run_comparison(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 
 from gpu_forecasters_plugin.candidate import source_key
@@ -26,7 +25,7 @@ from gpu_forecasters_plugin.forecast import (
 from gpu_forecasters_plugin.forecasters import ContainedForecaster, WarmStartTask
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
 from gpu_forecasters_plugin.printable import printable
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import recorded_references
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
 __all__ = ["Answers", "Protocol", "ask_about"]
@@ -164,7 +163,7 @@ class _Asking:
 
     def _recorded_as(self, task: str) -> str:
         """The recorded task that has this one's name or reference, whose times must not be known; else empty."""
-        recorded = _recorded_references()
+        recorded = recorded_references()
         if task.lower() in recorded.values():
             return task.lower()
         keys = (source_key(reference) for reference, _ in self._runs[task])
@@ -206,12 +205,6 @@ class _Asking:
             )
             self._forecaster, self._built_for = ContainedForecaster(built), wanted
         return self._forecaster
-
-
-@lru_cache(maxsize=1)
-def _recorded_references() -> dict[str, str]:
-    """Names of the recorded tasks by identity of their reference."""
-    return {load_task(name).reference.key: name for name in recorded_task_names()}
 
 
 def _training(runs: dict[str, dict[tuple[str, str], list[Pair]]]) -> Iterator[WarmStartTask]:

@@ -67,7 +67,7 @@ def load_forecasts(path: str | PathLike[str], draw: int = 0) -> dict[str, list[f
 
     Args:
         path: the file.
-        draw: which of the draws to read, counted round; rows without a number are read with each.
+        draw: which of the draws that are there to read, counted round; rows without a number are read with each.
 
     Raises:
         ForecasterError: the file cannot be read; names the line.
@@ -84,7 +84,8 @@ def load_forecasts(path: str | PathLike[str], draw: int = 0) -> dict[str, list[f
         table[key] = weights
     if not by_draw:
         return in_every
-    return in_every | by_draw.get(draw % (max(by_draw) + 1), {})
+    numbers = sorted(by_draw)
+    return in_every | by_draw[numbers[draw % len(numbers)]]
 
 
 def _draw(row: Mapping[str, Any]) -> int:
@@ -97,12 +98,16 @@ def _draw(row: Mapping[str, Any]) -> int:
 def _row(row: Mapping[str, Any]) -> tuple[str, list[float]]:
     if "probabilities" not in row:
         raise ValueError("a row needs 'probabilities'")
-    if "candidate_key" in row:
-        key = str(row["candidate_key"])
+    if row.get("candidate_key") is not None:
+        key = row["candidate_key"]
+        if not isinstance(key, str):
+            raise ValueError(f"'candidate_key' is text, got {key!r:.100}")
     elif "candidate_code" in row:
         key = source_key(str(row["candidate_code"]))
     else:
         raise ValueError("a row needs 'candidate_key' or 'candidate_code'")
+    if not isinstance(row["probabilities"], list):
+        raise ValueError(f"'probabilities' is a list of eight numbers, got {row['probabilities']!r:.100}")
     weights = [float(weight) for weight in row["probabilities"]]
     Forecast.from_weights(weights)
     return key, weights

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ __all__ = [
     "load_pool",
     "load_task",
     "open_pool",
+    "recorded_references",
     "recorded_task_names",
 ]
 
@@ -202,6 +203,12 @@ def load_task(name: str) -> RecordedPool:
     return parse_pool(rows, name=name, strict=True)
 
 
+@lru_cache(maxsize=1)
+def recorded_references() -> Mapping[str, str]:
+    """Names of the recorded tasks that ship with the package, by identity of their reference."""
+    return {load_task(name).reference.key: name for name in recorded_task_names()}
+
+
 def is_pool_path(source: str | PathLike[str]) -> bool:
     """Whether a source means a pool file rather than the name of a recorded task.
 
@@ -229,7 +236,9 @@ def open_pool(source: str | PathLike[str]) -> RecordedPool:
 
     name = str(source)
     if name not in registry().names(RecordedTaskFactory):
-        name = shipped.name_of_file(name)
+        # Of a shipped task, the error names the devices.
+        is_shipped = name.partition("@")[0] in recorded_task_names()
+        name = shipped.existing_name(name) if is_shipped else shipped.name_of_file(name)
     entry = registry().find(RecordedTaskFactory, name, PoolFileError)
     # By this name it is found again, in whatever process.
     return replace(made_by(entry, entry.factory.load, RecordedPool, "cannot be loaded"), source=name)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gpu_forecasters_plugin.compare.significance import LEVEL
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.validation import first_problem
 
@@ -43,6 +44,11 @@ class ArmVerdict(_Part):
     ci95: Annotated[tuple[float, float], Field(strict=False)] | None
     verdict: str
     p_value_holm: float | None = None
+
+    @property
+    def is_borne_out(self) -> bool:
+        """Whether the corrected paired test, where there is one, shows the difference as well."""
+        return self.p_value_holm is None or self.p_value_holm <= LEVEL
 
     @property
     def interval(self) -> str:
@@ -83,9 +89,10 @@ class Comparison(_Part):
             return "There is only one arm, and nothing to compare it with."
         name = "surrogate" if "surrogate" in against else next(iter(against))
         verdict, seeds = against[name], len(self.seeds)
+        budget = "At equal budget" if verdict.is_borne_out else "By the interval, but not by the paired test,"
         found = {
-            "better": f"At equal budget the {name} arm found faster kernels",
-            "worse": f"At equal budget the {name} arm found slower kernels",
+            "better": f"{budget} the {name} arm found faster kernels",
+            "worse": f"{budget} the {name} arm found slower kernels",
             "no difference shown": f"At equal budget no difference between {name} arm and baseline is shown",
         }.get(verdict.verdict, f"Of {name} arm and baseline neither is shown to be better, {verdict.verdict}")
         return (

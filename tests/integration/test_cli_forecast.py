@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def test_the_default_forecaster_answers_without_a_run_and_says_what_it_knows(
     for number in range(1, 9):
         assert f"{BINS.labels[number - 1]}" in said.out and BINS.describe(number) in said.out
     assert said.out.count("<- predicted") == 1
+
+
+def test_a_recorded_task_is_left_out_of_the_warm_start_whatever_its_folder_is_called(
+    gpu_forecasters: Command, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = shutil.copytree(folder, tmp_path / "my_search")
+    kernels = "--reference", str(elsewhere / "reference.py"), "--candidate", str(elsewhere / "fastest.py")
+    said = gpu_forecasters("forecast", *kernels, "--device", "NVIDIA H100")
+    assert "warm start from 4 recorded tasks of other operations" in said.out
 
 
 def test_json_is_all_that_stdout_holds_and_the_same_is_in_the_file(

@@ -341,6 +341,16 @@ def test_a_comparison_has_its_verdict_with_interval_its_bands_and_every_seed(
     assert page.data["comparison"]["arms"]["surrogate"]["best_speedup"][5] == pytest.approx(3.0)
 
 
+def test_a_win_that_the_corrected_test_does_not_bear_out_is_said_to_be_one(
+    gpu_forecasters: Command, tmp_path: Path
+) -> None:
+    summary = comparison(5)
+    assert summary["comparison"]["surrogate"]["p_value_holm"] > 0.05
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    page = write_report(gpu_forecasters, tmp_path, tmp_path / "report.html")
+    assert "By the interval, but not by the paired test, the surrogate arm found faster kernels" in page.text
+
+
 @pytest.mark.parametrize(
     ("seeds", "arms", "said"),
     [

@@ -128,6 +128,23 @@ def test_a_kernel_that_builds_is_valid_and_has_a_profile(screen: ByTask) -> None
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "torch.nn.Linear(4, 4).cuda()(torch.ones(4, 4, device='cuda'))",
+        "torch.nn.Linear(4, 4).to('cuda').half()",
+        "torch.nn.Sequential(torch.nn.Linear(4, 4)).to(device='cuda')",
+        "torch.empty(4, device=0)",
+        "torch.empty(4, device=torch.cuda.current_device())",
+        "torch.empty(4).to(0)",
+        "torch.tensor([1.0, 2.0], device='cuda')",
+    ],
+)
+def test_other_ways_to_reach_the_gpu_are_none_the_worse(screen: ByTask, line: str) -> None:
+    verdict = screen(GOOD.replace("def run(x):\n", f"def run(x):\n    {line}\n"))
+    assert verdict.status is Status.VALID, verdict.message
+
+
+@pytest.mark.parametrize(
     ("before", "after", "fault", "line", "says"),
     [
         ("def run(x):", "def run(x)", Fault.SYNTAX, 14, "expected ':'"),

@@ -188,6 +188,12 @@ def test_replay_answers_from_a_file(tmp_path: Path) -> None:
         ('{"candidate_key": "a", "probabilities": [1, 2]}', "line 2"),
         ('{"candidate_key": "a", "probabilities": [0,0,0,0,0,0,0,0]}', "line 2"),
         ('{"candidate_key": "a", "probabilities": null}', "line 2"),
+        ('{"candidate_key": "a", "probabilities": "12345678"}', "line 2: 'probabilities' is a list"),
+        (
+            '{"candidate_key": "a", "probabilities": {"1": 0, "2": 0, "3": 0, "4": 1}}',
+            "line 2: 'probabilities' is a list",
+        ),
+        ('{"candidate_key": ["a"], "probabilities": [1,1,1,1,1,1,1,1]}', "line 2: 'candidate_key' is text"),
         (
             '{"candidate_key": "a", "draw": -1, "probabilities": [1,1,1,1,1,1,1,1]}',
             "line 2: 'draw' is a whole",
@@ -210,6 +216,15 @@ def test_replay_takes_one_draw_of_several(tmp_path: Path) -> None:
         forecaster = ReplayForecaster.from_file(path, draw=draw)
         assert only(forecaster, query("a")).probabilities[0] == pytest.approx(share)
         assert only(forecaster, query("b")).probabilities == (0.125,) * 8
+
+
+def test_draws_are_counted_round_whatever_their_numbers_are(tmp_path: Path) -> None:
+    rows = [{"candidate_key": "a", "draw": draw, "probabilities": [draw, 1] + [0] * 6} for draw in (1, 3)]
+    path = tmp_path / "f.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for draw, share in ((0, 1 / 2), (1, 3 / 4), (2, 1 / 2)):
+        forecaster = ReplayForecaster.from_file(path, draw=draw)
+        assert only(forecaster, query("a")).probabilities[0] == pytest.approx(share)
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "", "no\x00path", "n" * 300])

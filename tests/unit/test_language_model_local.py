@@ -221,6 +221,8 @@ def write_card(folder: Path, **changes: Any) -> Path:
         ({}, {"static_profile": False}, "was trained on prompts of another form"),
         ({"prompt_hashes": {"logprobs": "of old"}}, {}, "was trained on prompts of another form"),
         ({"prompt_hashes": None}, {}, "cannot be read"),
+        ({"prompt_hashes": [[1, 2], ["a", 3]]}, {}, "was trained for the readout 1, a, not for logprobs"),
+        ({"max_kernel_tokens": math.inf}, {}, "cannot be read"),
     ],
 )
 @pytest.mark.parametrize("kind", ["vllm_local", "openai_server"])

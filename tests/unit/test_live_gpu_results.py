@@ -14,11 +14,14 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "live_gpu"
 sys.path.append(str(EXAMPLE))
 
+from comparing.confirming import confirmed_speedups  # noqa: E402
 from comparing.results import curves_image, reached_at, summarise  # noqa: E402
-from comparing.search import Found  # noqa: E402
+from comparing.search import Found, Search  # noqa: E402
 from measuring import timing  # noqa: E402
 from measuring.service import MeasuringService, ask  # noqa: E402
 from measuring.workers import MeasuringError  # noqa: E402
+
+from gpu_forecasters_plugin.errors import ConfigError, HostError  # noqa: E402
 
 TASK = EXAMPLE / "tasks" / "nearest_code" / "task.py"
 
@@ -128,6 +131,47 @@ def test_nothing_is_measured_twice_not_even_by_the_next_service(
     with MeasuringService(CountedWorkers(), tmp_path / "journal.jsonl") as later:
         assert ask(later.address, TASK, "a = 2\n") == answers[0]
         assert later.workers.asked == [] and later.measured == 2
+
+
+def test_a_journal_that_was_cut_costs_no_other_line(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    with MeasuringService(CountedWorkers(), journal) as first:
+        answer = first.measure(TASK, "a = 1\n")
+    journal.write_bytes(b'\xff\xfe\n{"task": 1}\n' + journal.read_bytes() + b'{"task": "nearest_code", "ke')
+    with MeasuringService(CountedWorkers(), journal) as second:
+        assert second.measure(TASK, "a = 1\n") == answer and second.workers.asked == []
+        second.measure(TASK, "a = 2\n")
+    with MeasuringService(CountedWorkers(), journal) as third:
+        assert third.measured == 2
+
+
+def test_nobody_is_told_what_could_not_be_written(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    with MeasuringService(CountedWorkers(), journal) as service:
+        journal.mkdir()
+        assert "cannot be written" in ask(service.address, TASK, "a = 1\n")["error"]
+        journal.rmdir()
+        assert ask(service.address, TASK, "a = 1\n")["outcome"] == "ok"
+
+
+def test_a_search_that_the_machine_failed_has_no_result_and_one_that_was_cut_has(tmp_path: Path) -> None:
+    search = Search("nearest_code", "baseline", 0, 3, tmp_path)
+    ok = {"outcome": "ok", "error": None}
+    search._check([ok, {"outcome": "infrastructure", "error": "interrupted before it had a result"}])
+    with pytest.raises(HostError, match=r"1 of 2 measurements .*no GPU; .*start again"):
+        search._check([ok, {"outcome": "infrastructure", "error": "no GPU"}])
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    search = Search("nearest_code", "baseline", 0, 3, tmp_path)
+    for content in ("", '{"curve": [1', "[]", "{}"):
+        (tmp_path / "search.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"search\.json .*remove it"):
+            search.found()
+    for content in ("[", "{}", "[1]", '[{"code": "a"}]'):
+        (tmp_path / "confirmation.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"confirmation\.json .*remove it"):
+            confirmed_speedups(CountedWorkers(), "nearest_code", {"baseline": [found(1.0)]}, tmp_path)
 
 
 def test_two_searches_that_ask_at_once_wait_for_one_measurement(service: MeasuringService) -> None:

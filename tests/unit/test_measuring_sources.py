@@ -8,18 +8,20 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks.generators import measure, processes, timing
+from benchmarks.generators import ahead, measure, processes, timing
 from benchmarks.generators.measure import Job, Session, choose
 from benchmarks.generators.plan import plan
 from benchmarks.generators.processes import Worker
 from benchmarks.generators.rows import RowFile, collect, outcomes, read_rows
 from benchmarks.generators.variant import Variant
+from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.recorded import shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +39,8 @@ def job(count: int, language: str = "pytorch", rows: Any = None) -> Job:
 
 class FakeAhead:
     """Everything is compiled but what the compiler refuses."""
+
+    failures: tuple[str, ...] = ()
 
     def __init__(self, refused: tuple[int, ...] = ()) -> None:
         self.refused = refused
@@ -106,6 +110,116 @@ def test_each_source_is_measured_twice_but_what_hung_or_was_refused(tmp_path: Pa
     assert (repeated["outcome"], repeated["run"]) == ("timeout", 2)
 
 
+class Failing:
+    """Fails whatever is asked of it."""
+
+    starts = 0
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def fail(self, *arguments: Any, **options: Any) -> Any:
+        raise self.error
+
+    ask = add = fail
+
+    def renew(self, setup: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`measure.main` on a task of four sources, with results in a folder of its own."""
+    monkeypatch.setattr(measure, "Ahead", lambda *arguments: FakeAhead())
+    monkeypatch.setattr(measure, "compiler_versions", dict)
+    monkeypatch.setattr(measure, "job_of", lambda *arguments: job(4))
+    out = tmp_path / "out"
+    yield lambda *more: measure.main(
+        ["--task", "softmax", "--device", "NVIDIA H200", "--out", str(out), "--gpus", "1", *more]
+    )
+    release_folder(out)
+
+
+def test_a_session_without_workers_fails(
+    called: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "Worker", lambda *_, **__: Failing(RuntimeError("no worker process starts")))
+    with pytest.raises(SystemExit) as ended:
+        called()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines() == ["toy run 1: no worker process starts"]
+
+
+def test_a_full_disk_fails_the_session(
+    called: Any, asked: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "RowFile", lambda *_: Failing(OSError(28, "No space left on device")))
+    with pytest.raises(SystemExit) as ended:
+        called("--gpus", "2")
+    assert ended.value.code == 1
+    assert "OSError: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
+def test_a_compiling_process_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ahead, "Worker", lambda *_, **__: Failing(RuntimeError("no worker process starts")))
+    compiling = ahead.Ahead([("toy", 0, "triton")], 1, "NVIDIA H200", tmp_path, tmp_path)
+    assert compiling.next_of("toy", [0]) == 0
+    assert compiling.failures == ["compiling process 0: RuntimeError: no worker process starts"]
+    assert compiling.failures[0] in capsys.readouterr().err
+
+
+def test_a_session_that_measures_all_succeeds(called: Any, asked: list[int]) -> None:
+    called("--rows")
+    assert Counter(asked) == {0: 2, 1: 2, 2: 2, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--gpus", "-1"], "--gpus: -1 is less than 1"),
+        (["--gpus", "0"], "--gpus: 0 is less than 1"),
+        (["--workers", "-3"], "--workers: -3 is less than 1"),
+        (["--sample", "0"], "--sample: 0 is less than 1"),
+        (["--languages", "fortran"], "invalid choice: 'fortran'"),
+        (["--task", "nope"], "invalid choice: 'nope'"),
+        (["--task", "softmax_cuda"], "invalid choice: 'softmax_cuda'"),
+        (["--rows", "/nope/rows.jsonl"], "'/nope/rows.jsonl'"),
+        (["--out", "/dev/null/out"], "folder /dev/null/out cannot be written"),
+        (["--logs", "/dev/null/logs"], "folder /dev/null/logs cannot be written"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_told(
+    called: Any, asked: list[int], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        called(*arguments)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert asked == []
+
+
+def test_two_sessions_do_not_write_to_one_folder(
+    called: Any, asked: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold = f"from pathlib import Path\nfrom {hold_folder.__module__} import hold_folder\n"
+    hold += f"hold_folder(Path({str(tmp_path / 'out')!r}))\nprint(flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        with pytest.raises(SystemExit) as ended:
+            called()
+        other.communicate(b"\n")
+    assert ended.value.code == 2
+    assert f"in use by another run (process {other.pid})" in capsys.readouterr().err
+    assert asked == []
+
+
 def test_a_later_session_measures_only_what_is_missing(tmp_path: Path, asked: list[int]) -> None:
     work = session(tmp_path, FakeAhead())
     work.jobs.put(job(4))
@@ -136,6 +250,48 @@ def test_a_line_that_a_kill_cut_short_costs_one_row(tmp_path: Path) -> None:
         file.write('{"task": "toy", "run": 1, "id"')
     RowFile(path, "h200").add("toy", 1, {"id": "b"})
     assert [row["id"] for row in read_rows(path)] == ["a", "b"]
+
+
+def test_damaged_rows_are_skipped(tmp_path: Path) -> None:
+    sound = {"task": "toy", "run": 1, "device": "h200", "id": "a", "outcome": "ok"}
+    lines = [
+        json.dumps(row).encode()
+        for row in (sound, [1], 7, {"id": "b", "device": "h200"}, {**sound, "run": []})
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join([b"\xff", b'{"id": "\xff"}', b"[" * 100_000, *lines]))
+    assert outcomes([path], "h200") == {("toy", 1): {"a": sound}}
+    assert collect([path], tmp_path) == ["toy"]
+    assert list(read_rows(tmp_path / "toy.run1.jsonl.gz")) == [{"id": "a", "outcome": "ok"}]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> tuple[Path, list[dict[str, str]]]:
+    """A compressed file, and its rows."""
+    rows = [{"id": os.urandom(20).hex()} for _ in range(5000)]
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
+    return path, rows
+
+
+def test_what_is_left_of_an_archive_that_was_cut_is_read(archive: tuple[Path, list[dict[str, str]]]) -> None:
+    path, rows = archive
+    path.write_bytes(path.read_bytes()[:-1000])
+    read = list(read_rows(path))
+    assert len(read) > 4000
+    assert read == rows[: len(read)]
+
+
+@pytest.mark.parametrize("where", [0, -6], ids=["its mark", "its checksum"])
+def test_an_archive_with_other_bytes_is_not_believed(
+    archive: tuple[Path, list[dict[str, str]]], where: int
+) -> None:
+    path, _ = archive
+    data = bytearray(path.read_bytes())
+    data[where] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(gzip.BadGzipFile, match="is damaged"):
+        list(read_rows(path))
 
 
 def test_rows_are_kept_by_task_device_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +367,11 @@ print(json.dumps({"ready": True}), flush=True)
 for line in iter(sys.stdin.readline, ""):
     if line == "die\\n":
         os._exit(7)
+    if line == "killed\\n" or line == "killed once\\n" and not os.path.exists(sys.argv[1]):
+        open(sys.argv[1], "w").close()
+        os.kill(os.getpid(), 9)
+    if line == "babble\\n":
+        print("7", flush=True)
     if line == "hang\\n":
         sys.stdin.readline()
     print(json.dumps({"outcome": "ok", "pid": os.getpid(), "setup": setup, "fatal": line == "poison\\n"}), flush=True)
@@ -221,13 +382,15 @@ for line in iter(sys.stdin.readline, ""):
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "made_up_worker.py").write_text(WORKER)
     monkeypatch.setattr(processes, "WORKER", "made_up_worker")
-    made = Worker([], tmp_path / "log", {"PYTHONPATH": str(tmp_path)}, spare=True)
+    made = Worker([str(tmp_path / "killed")], tmp_path / "log", {"PYTHONPATH": str(tmp_path)}, spare=True)
     yield made
     made.stop()
 
 
 @pytest.mark.parametrize(
-    ("line", "outcome"), [("die", "runtime_error"), ("hang", "timeout"), ("poison", "ok")], ids=str
+    ("line", "outcome"),
+    [("die", "runtime_error"), ("hang", "timeout"), ("poison", "ok"), ("babble", "runtime_error")],
+    ids=str,
 )
 def test_a_worker_that_is_of_no_more_use_is_replaced(worker: Worker, line: str, outcome: str) -> None:
     first = worker.ask("a", 60.0)["pid"]
@@ -235,6 +398,13 @@ def test_a_worker_that_is_of_no_more_use_is_replaced(worker: Worker, line: str, 
     row = worker.ask(line, 1.0 if line == "hang" else 60.0)
     assert (row["outcome"], row["ended"]) == (outcome, True)
     assert worker.ask("c", 60.0)["pid"] != first
+    assert worker.starts == 2
+
+
+@pytest.mark.parametrize(("line", "outcome"), [("killed once", "ok"), ("killed", "runtime_error")])
+def test_a_worker_that_was_killed_is_asked_once_more(worker: Worker, line: str, outcome: str) -> None:
+    row = worker.ask(line, 60.0)
+    assert row["outcome"] == outcome
     assert worker.starts == 2
 
 

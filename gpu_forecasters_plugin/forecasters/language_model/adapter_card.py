@@ -32,8 +32,9 @@ def adapter_differences(settings: LanguageModelSettings, prompts: str) -> list[s
         return []
     try:
         card = json.loads(file.read_text(encoding="utf-8"))
-        tokens, hashes = int(card["max_kernel_tokens"]), dict(card["prompt_hashes"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        tokens = int(card["max_kernel_tokens"])
+        hashes = {str(name): value for name, value in dict(card["prompt_hashes"]).items()}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return [f"{file} cannot be read ({type(error).__name__}): how the adapter was trained is not known"]
     if tokens != settings.max_kernel_tokens:
         # The prompts' identity depends on this as well: it would say the same twice.

@@ -68,6 +68,10 @@ class FakeDevice:
         for name in ("init_gpu_context", "init_cuda_context"):
             if hasattr(self._fake, name):
                 setattr(self._fake, name, lambda *device: None)
+        # A list becomes a tensor on the CPU first, and a fake one from there: there is no device for a real one.
+        if hasattr(self.torch._C, "_set_only_lift_cpu_tensors"):
+            self.torch._C._set_only_lift_cpu_tensors(True)
+        self.torch.nn.Module._apply = _replacing_parameters
         original = self.torch.Generator
 
         class Generator(original):  # type: ignore[misc, valid-type]
@@ -206,9 +210,26 @@ class FakeDevice:
         """An argument, with ``cuda`` as the device that there is: the lent guard knows no current one."""
         if isinstance(value, str) and value == "cuda":
             return self.device
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.torch.device("cuda", value)
         if isinstance(value, self.torch.device) and value.type == "cuda" and value.index is None:
             return self.device
         return value
+
+
+def _replacing_parameters(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """``torch.nn.Module._apply`` with new parameters: torch cannot swap fake ones, since it refers to them weakly."""
+    torch: Any = importlib.import_module("torch")
+    for child in module.children() if recurse else ():
+        child._apply(function)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            with torch.no_grad():
+                module._parameters[name] = torch.nn.Parameter(function(parameter), parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
+    return module
 
 
 def _always(answer: Any) -> Callable[..., Any]:
@@ -248,8 +269,9 @@ def _rewriting(device: FakeDevice) -> Any:
             if function is tensor.cuda:
                 function, args, kwargs = tensor.to, (args[0], device.device), {}
             elif function is tensor.to or "device" in kwargs:
-                args = tuple(device.placed(value) for value in args)
-                kwargs = {name: device.placed(value) for name, value in kwargs.items()}
+                if function is tensor.to:
+                    args = (args[0], *(device.placed(value) for value in args[1:]))
+                kwargs |= {"device": device.placed(kwargs["device"])} if "device" in kwargs else {}
             try:
                 return function(*args, **kwargs)
             except Exception as error:
