@@ -8,7 +8,7 @@ The same command goes on with a comparison that was interrupted: nothing is meas
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
 import os
 import platform
 import sys
@@ -23,14 +23,16 @@ from typing import Any
 
 import typer
 from comparing.confirming import confirmed_speedups
+from comparing.kept import kept_document
 from comparing.results import curves_image, print_summary, summarise
 from comparing.search import ARMS, ROOT, Found, Search, Stopped
-from measuring.device import DEVICES
+from measuring.device import DEVICES, why_not
 from measuring.service import MeasuringService
 from measuring.workers import MeasuringError, TimeLimits, WarmWorkers
 from proposing.proposer import TASKS
 
 from gpu_forecasters_plugin.cli.interrupts import interruptible
+from gpu_forecasters_plugin.config import load_surrogate_config
 from gpu_forecasters_plugin.device import detect_device
 from gpu_forecasters_plugin.errors import ConfigError, GpuForecastersError
 from gpu_forecasters_plugin.files import prepare_folder, write_atomically, write_json
@@ -65,7 +67,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--parallel", type=int, default=max(2, cores // 4), help="searches side by side")
     options = parser.parse_args(arguments)
-    options.task, options.arms = options.task.split(","), options.arms.split(",")
+    for name in ("task", "arms"):
+        setattr(options, name, list(dict.fromkeys(getattr(options, name).split(","))))
     for name, known in (("task", TASKS), ("arms", ARMS)):
         for value in getattr(options, name):
             if value not in known:
@@ -75,8 +78,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, least in (("seeds", 1), ("budget", 2), ("workers", 1), ("parallel", 1), ("at_once", 1)):
         if getattr(options, name) is not None and getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')} is at least {least}, got {getattr(options, name)}")
-    if options.surrogate is not None and not options.surrogate.is_file():
-        parser.error(f"--surrogate: no file {options.surrogate}")
+    if options.surrogate is not None:
+        try:
+            load_surrogate_config(options.surrogate, required=True)
+        except ConfigError as error:
+            parser.error(f"--surrogate: {error}")
+    if problem := why_not(options.device):
+        parser.error(f"--device {options.device}: {problem}")
     return options
 
 
@@ -158,13 +166,30 @@ def _claim_folder(options: argparse.Namespace) -> None:
     """Refuse a folder that holds searches which these cannot be compared with."""
     prepare_folder(options.out)
     hold_folder(options.out)
-    settings = {"device": options.device, "budget": options.budget}
-    kept = options.out / "comparison.json"
-    if kept.exists() and (found := json.loads(kept.read_bytes())) != settings:
-        raise ConfigError(
-            f"folder {options.out} holds searches with {found}, not {settings}: choose another --out"
-        )
-    write_json(kept, settings)
+    settings, path = _settings(options), options.out / "comparison.json"
+    kept = kept_document(path, dict) or {}
+    for name, value in settings.items():
+        if name in kept and kept[name] != value:
+            raise ConfigError(
+                f"folder {options.out} holds searches with {name} {kept[name]}, not {value}: choose another --out"
+            )
+    write_json(path, kept | settings)
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What all searches of a folder share; more seeds and arms may be added later."""
+    settings = {
+        "device": options.device,
+        "budget": options.budget,
+        "at_once": options.at_once or "as the task",
+    }
+    if options.device == "cuda":
+        settings["gpu"] = detect_device().name
+    if "surrogate" in options.arms:
+        file = options.surrogate
+        content = None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+        settings["surrogate"] = "as the task" if content is None else f"file {content[:16]}"
+    return settings
 
 
 def _compare(options: argparse.Namespace) -> None:

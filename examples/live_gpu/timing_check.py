@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from comparing.search import ROOT
-from measuring.device import DEVICES
+from measuring.device import DEVICES, why_not
 from measuring.workers import MeasuringError, TimeLimits, WarmWorkers
 from proposing.mutation import mutated
 from proposing.proposer import TASKS, space_of
@@ -127,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.workers < 2 or options.repeats < 1:
         parser.error("it takes at least 2 --workers and 1 --repeats")
+    if problem := why_not(options.device):
+        parser.error(f"--device {options.device}: {problem}")
     prepare_folder(options.out)
     try:
         found = check(options.task, options.device, options.workers, options.repeats, options.out)

@@ -23,6 +23,7 @@ sys.path.append(str(EXAMPLE))
 
 from measuring.workers import MeasuringError, TimeLimits, WarmWorkers  # noqa: E402
 
+from gpu_forecasters_plugin.errors import ConfigError  # noqa: E402
 from gpu_forecasters_plugin.ledger.reader import LedgerReader  # noqa: E402
 
 TASK = EXAMPLE / "tasks" / "nearest_code" / "task.py"
@@ -114,6 +115,15 @@ def test_where_no_process_can_start_it_is_said_to_everyone_who_asks(tmp_path: Pa
         workers.close()
 
 
+def test_a_process_that_cannot_even_be_begun_is_said_too(tmp_path: Path) -> None:
+    workers = WarmWorkers("cpu", [TASK], 1, limits=TimeLimits(), log=tmp_path / "missing" / "log")
+    try:
+        with pytest.raises(MeasuringError, match="could be started .*No such file"):
+            workers.measure(TASK, RIGHT)
+    finally:
+        workers.close()
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -178,10 +188,16 @@ def loaded_script() -> ModuleType:
 
 def test_wrong_use_is_said_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = loaded_script()
+    misspelt, empty = tmp_path / "misspelt.yaml", tmp_path / "empty.yaml"
+    misspelt.write_text("surrogate: {keep_fractoin: 0.5}\n")
+    empty.write_text("{}\n")
     for wrong, said in (
         (["--task", "softmax"], "--task: unknown 'softmax'"),
         (["--task", "nearest_code", "--arms", "oracle"], "--arms: unknown 'oracle'"),
         (["--task", "nearest_code", "--at-once", "0"], "--at-once is at least 1, got 0"),
+        (["--task", "nearest_code", "--surrogate", str(misspelt)], "keep_fractoin"),
+        (["--task", "nearest_code", "--surrogate", str(empty)], "has no 'surrogate:' section"),
+        (["--task", "nearest_code", "--surrogate", str(tmp_path)], "cannot read config"),
     ):
         with pytest.raises(SystemExit) as ended:
             script.main([*wrong, "--out", str(tmp_path / "out")])
@@ -194,6 +210,44 @@ def test_searches_on_another_device_are_not_mixed(tmp_path: Path, capsys: pytest
     wanted = ["--task", "nearest_code", "--budget", "3", "--device", "cpu", "--out", str(tmp_path)]
     assert loaded_script().main(wanted) == 1
     assert "choose another --out" in capsys.readouterr().err
+
+
+def test_a_name_that_is_given_twice_counts_once() -> None:
+    given = ["--task", "nearest_code,nearest_code", "--arms", "baseline,random,random", "--device", "cpu"]
+    options = loaded_script()._options([*given, "--out", "out"])
+    assert options.task == ["nearest_code"] and options.arms == ["baseline", "random"]
+
+
+def test_searches_with_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    script = loaded_script()
+    section = tmp_path / "section.yaml"
+    given = ["--task", "nearest_code", "--device", "cpu", "--out", str(tmp_path / "live")]
+    given += ["--at-once", "2", "--surrogate", str(section)]
+
+    def claim(*more: str) -> None:
+        script._claim_folder(script._options([*given, *more]))
+
+    section.write_text("surrogate: {oversample: 2}\n")
+    claim()
+    claim("--seeds", "5", "--arms", "baseline,random")
+    with pytest.raises(ConfigError, match="at_once 2, not 3: choose another --out"):
+        claim("--at-once", "3")
+    section.write_text("surrogate: {oversample: 3}\n")
+    with pytest.raises(ConfigError, match="surrogate file .*: choose another --out"):
+        claim()
+    (tmp_path / "live" / "comparison.json").write_text("")
+    with pytest.raises(ConfigError, match=r"comparison\.json cannot be read"):
+        claim()
+
+
+def test_without_a_gpu_it_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        loaded_script().main(["--task", "nearest_code", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2 and "--device cpu" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 AHEAD = """

@@ -144,6 +144,18 @@ def test_other_ways_to_reach_the_gpu_are_none_the_worse(screen: ByTask, line: st
     assert verdict.status is Status.VALID, verdict.message
 
 
+def test_what_a_thread_of_the_candidate_does_on_the_gpu_is_not_known(screen: ByTask) -> None:
+    threaded = """
+    made = []
+    thread = threading.Thread(target=lambda: made.append(torch.empty_like(x)))
+    thread.start()
+    thread.join()
+    made[1]
+"""
+    verdict = screen("import threading\n" + GOOD.replace("def run(x):\n", f"def run(x):\n{threaded}"))
+    assert verdict.status is Status.UNDECIDED and "a thread of its own" in verdict.message
+
+
 @pytest.mark.parametrize(
     ("before", "after", "fault", "line", "says"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any
 
 from measuring.workers import MeasuringError, WarmWorkers
 
+from comparing.kept import kept_document
 from comparing.search import ROOT, Found
 from gpu_forecasters_plugin.files import write_json
 
 __all__ = ["confirmed_speedups"]
 
 ROUNDS = 3
+_FIELDS = ("code", "initial_us", "times_us")
 
 
 def confirmed_speedups(
@@ -36,7 +37,7 @@ def confirmed_speedups(
         MeasuringError: the initial program failed.
     """
     kept = out / "confirmation.json"
-    rows: list[dict[str, Any]] = json.loads(kept.read_bytes()) if kept.exists() else []
+    rows: list[dict[str, Any]] = kept_document(kept, list, *_FIELDS) or []
     known = {row["code"] for row in rows}
     wanted = dict.fromkeys(found.best_code for each in runs.values() for found in each)
     missing = [code for code in wanted if code not in known]

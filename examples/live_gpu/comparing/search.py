@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from measuring.service import SERVICE_VARIABLE
 from proposing.proposer import RuleProposer, space_of
 
+from comparing.kept import kept_document
 from gpu_forecasters_plugin.compare.records import best_so_far
-from gpu_forecasters_plugin.errors import HostError
+from gpu_forecasters_plugin.decision import Outcome
+from gpu_forecasters_plugin.errors import ConfigError, HostError
 from gpu_forecasters_plugin.files import write_atomically, write_json
 from gpu_forecasters_plugin.guardian import guarded_process
 from gpu_forecasters_plugin.ledger.reader import LedgerReader
@@ -30,6 +33,9 @@ ARMS = ("baseline", "surrogate", "screened", "random")
 
 _RESULT = "search.json"
 _POLL_S = 0.3
+_CUT = ("interrupted before it had a result", "ended with the run")
+"""What the ledger says of measurements that an interruption has cut: they are part of a search that goes on."""
+
 _ANY_ARCH = "sm_90"
 """What the compiler is asked about where there is no GPU to ask it about."""
 
@@ -92,12 +98,19 @@ class Search:
         return f"{self.task}, {self.arm}, seed {self.seed}"
 
     def found(self) -> Found | None:
-        """What it found, once it has ended."""
-        try:
-            document = json.loads((self.folder / _RESULT).read_bytes())
-        except FileNotFoundError:
+        """What it found, once it has ended.
+
+        Raises:
+            ConfigError: the file in which it was kept cannot be read.
+        """
+        path = self.folder / _RESULT
+        document = kept_document(path, dict)
+        if document is None:
             return None
-        return Found(**document | {"curve": tuple(document["curve"])})
+        try:
+            return Found(**document | {"curve": tuple(document["curve"])})
+        except (KeyError, TypeError):
+            raise ConfigError(f"{path} is not what was written there: remove it, and start again") from None
 
     def run(self, service: str, device: str, stop: threading.Event) -> Found:
         """Search until the budget is spent.
@@ -135,8 +148,8 @@ class Search:
             config["evaluator"]["parallel_evaluations"] = self.at_once
         section["screen"] |= {"task_file": str(task / "task.py"), "workers": self.screen_workers}
         chosen = self.surrogate if self.arm == "surrogate" else ROOT / "arms" / f"{self.arm}.yaml"
-        changes = {} if chosen is None else yaml.safe_load(chosen.read_text())["surrogate"]
-        changes["screen"] = section["screen"] | changes.get("screen", {})
+        changes = {} if chosen is None else yaml.safe_load(chosen.read_text())["surrogate"] or {}
+        changes["screen"] = section["screen"] | (changes.get("screen") or {})
         if device != "auto":
             changes["screen"]["arch"] = _ANY_ARCH
         section |= changes | {"budget": {"measurements": self.budget}, "seed": self.seed, "device": device}
@@ -162,6 +175,20 @@ class Search:
             tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             raise HostError(f"{self.label}: ended with {process.returncode} (log: {log}): {' '.join(tail)}")
 
+    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a search that has paid for measurements which the machine failed to make."""
+        failed = [
+            row["error"]
+            for row in rows
+            if row["outcome"] == Outcome.INFRASTRUCTURE and row["error"] not in _CUT
+        ]
+        if failed:
+            reason = " ".join(str(failed[0]).split())
+            raise HostError(
+                f"{self.label}: {len(failed)} of {len(rows)} measurements failed for want of a machine: {reason}; "
+                f"mend that, remove {self.folder}, and start again: no kernel is measured twice"
+            )
+
     def _read(self) -> Found:
         ledger = LedgerReader(self.folder / "run" / "ledger.sqlite3")
         try:
@@ -170,6 +197,7 @@ class Search:
             rows = sorted(
                 (row for row in decisions if row["outcome"] is not None), key=lambda row: row["finished_at"]
             )
+            self._check(rows)
             best = max((row for row in rows if row["speedup"] is not None), key=lambda row: row["speedup"])
             with snapshot(ledger) as run:
                 code = run.sources([best["candidate_key"]])[best["candidate_key"]]

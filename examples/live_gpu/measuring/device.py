@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from measuring.compiling import compile_ahead
 from measuring.timing import FLUSH_BYTES, Timing, time_on_gpu, time_on_wall
 
-__all__ = ["DEVICES", "Device", "device_named"]
+__all__ = ["DEVICES", "Device", "device_named", "why_not"]
 
 Call = Callable[[], tuple[Any, ...]]
 _LOCK_FILE = "live_gpu.{name}.lock"
@@ -98,6 +98,17 @@ def device_named(name: str) -> Device:
         os.environ["TRITON_INTERPRET"] = "1"
         return Interpreter()
     raise ValueError(f"unknown device {name!r}: there are {' and '.join(DEVICES)}")
+
+
+def why_not(name: str) -> str | None:
+    """Why nothing can be measured on the device of this name; ``None`` if it can."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch cannot be imported: {error}"
+    if name == "cuda" and not torch.cuda.is_available():
+        return "torch sees no GPU; --device cpu tries everything with Triton's interpreter"
+    return None
 
 
 @contextmanager

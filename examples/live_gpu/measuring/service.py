@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import threading
 from concurrent.futures import Future
@@ -13,6 +11,7 @@ from typing import Any
 
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.files import socket_folder
+from measuring.journal import append_row, rows_of
 from measuring.workers import MeasuringError, WarmWorkers
 
 __all__ = ["SERVICE_VARIABLE", "MeasuringService", "ask"]
@@ -31,16 +30,23 @@ class MeasuringService:
     """
 
     def __init__(self, workers: WarmWorkers, journal: Path) -> None:
+        """Read the journal.
+
+        Args:
+            workers: what measures; they are closed with the service.
+            journal: the file.
+
+        Raises:
+            MeasuringError: it cannot be read.
+        """
         self.workers = workers
         self.answers = 0
         """What evaluators were told so far; a source that was measured before counts each time."""
         self._journal = journal
         self._answers: dict[tuple[str, str], Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        if journal.exists():
-            for line in journal.read_text().splitlines():
-                row = json.loads(line)
-                self._answers[row["task"], row["key"]] = _done(row["result"])
+        for row in _rows(journal):
+            self._answers[row["task"], row["key"]] = _done(row["result"])
         self._folder = socket_folder(_SOCKET)
         self.address = str(self._folder / _SOCKET)
         self._listener = Listener(self.address, family="AF_UNIX", backlog=256)
@@ -83,20 +89,20 @@ class MeasuringService:
     ) -> None:
         try:
             found = self.workers.measure(task, code)
+            with self._lock:
+                self._write({"task": key[0], "key": key[1], "code": code, "result": found})
         except Exception as error:
             with self._lock:
                 del self._answers[key]  # it may be measured later
             pending.set_exception(error)
             return
-        with self._lock:
-            self._write({"task": key[0], "key": key[1], "code": code, "result": found})
         pending.set_result(found)
 
     def _write(self, row: dict[str, Any]) -> None:
-        with self._journal.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            append_row(self._journal, row)
+        except OSError as error:  # nobody may be told what a later run would not know
+            raise MeasuringError(f"{self._journal} cannot be written: {error}") from None
 
     def _accept(self) -> None:
         while True:
@@ -128,6 +134,13 @@ def ask(address: str, task: Path, code: str) -> dict[str, Any]:
         connection.send((str(task), code))
         answer: dict[str, Any] = connection.recv()
         return answer
+
+
+def _rows(journal: Path) -> list[dict[str, Any]]:
+    try:
+        return list(rows_of(journal, "task", "key", "result"))
+    except OSError as error:
+        raise MeasuringError(f"{journal} cannot be read: {error}") from None
 
 
 def _done(result: dict[str, Any]) -> Future[dict[str, Any]]:

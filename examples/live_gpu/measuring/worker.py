@@ -9,7 +9,10 @@ import gc
 import importlib.util
 import math
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -146,10 +149,18 @@ def _measure(
     return found, sound
 
 
+def _end_with(parent: int) -> None:
+    """End this process and what it has started when the one that started it has ended, also while a kernel hangs."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main(descriptor: int, device_name: str, folder: str, task_paths: list[str]) -> None:
     """Measure until the other end closes, or a program has spoilt this process."""
     sys.dont_write_bytecode = True
     os.dup2(2, 1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     device = device_named(device_name)
     with Connection(descriptor) as connection:
         with alone_on(device):

@@ -59,22 +59,25 @@ class _Worker:
 
     def __init__(self, device: str, folder: str, tasks: Sequence[str], log: Path) -> None:
         ours, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), device, folder, *tasks]
+        with ours, theirs:
+            self._process = self._begun(theirs.fileno(), [device, folder, *tasks], log)
+            self._connection = Connection(ours.detach())
+        self._numbers = itertools.count()
+
+    @staticmethod
+    def _begun(descriptor: int, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             # A session of its own: whatever a program starts ends with it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "measuring.worker", *arguments],
+            return subprocess.Popen(
+                [sys.executable, "-m", "measuring.worker", str(descriptor), *arguments],
                 cwd=_ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[descriptor],
                 start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
-        theirs.close()
-        self._connection = Connection(ours.detach())
-        self._numbers = itertools.count()
 
     def next_word(self, limit_s: float | None, what: str) -> Any:
         """The next that it says.
@@ -160,7 +163,11 @@ class WarmWorkers:
             with self._lock:
                 if self._closed:
                     return
-                started = _Worker(self._device, self._folder.name, self._tasks, self._log)
+                try:
+                    started = _Worker(self._device, self._folder.name, self._tasks, self._log)
+                except OSError as error:  # no memory, no descriptors, a log that cannot be written
+                    problem = str(error)
+                    continue
                 self._all.add(started)
             try:
                 started.next_word(_START_S, "got ready")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import random
 import threading
 from collections import defaultdict
 from pathlib import Path
+
+from measuring.journal import append_row, rows_of
 
 from gpu_forecasters_plugin.errors import ProposalError
 from gpu_forecasters_plugin.recorded.answers import AnswerFormat, write_answer
@@ -47,10 +48,8 @@ class RuleProposer:
         self._journal = journal
         self._children: defaultdict[str, list[str]] = defaultdict(list)
         self._lock = threading.Lock()
-        if journal is not None and journal.exists():
-            for line in journal.read_text().splitlines():
-                row = json.loads(line)
-                self._children[row["parent"]].append(row["child"])
+        for row in rows_of(journal, "parent", "child") if journal is not None else ():
+            self._children[row["parent"]].append(row["child"])
 
     @property
     def graph(self) -> RuleProposer:
@@ -94,8 +93,7 @@ class RuleProposer:
                     break
             known.append(_name(child))
             if self._journal is not None:
-                with self._journal.open("a") as file:
-                    file.write(json.dumps({"parent": name, "child": _name(child)}) + "\n")
+                append_row(self._journal, {"parent": name, "child": _name(child)})
         return child
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import SimpleNamespace
@@ -59,6 +60,7 @@ class FakeDevice:
         self._install_queries()
         self._install_streams()
         self._install_compilers()
+        self._note_threads()
         # Aligned as the allocator's blocks are, so that kernels are specialised as they would be.
         self._fake.FakeTensor.data_ptr = lambda tensor: (
             _BASE_ADDRESS + tensor.storage_offset() * tensor.element_size()
@@ -193,6 +195,16 @@ class FakeDevice:
 
         torch.compile = as_it_is
         torch.jit.script = as_it_is
+
+    def _note_threads(self) -> None:
+        """The stand-ins are those of one thread: what another one makes of the device is not known."""
+        start = threading.Thread.start
+
+        def noted(thread: threading.Thread) -> None:
+            self.recorder.guess("what a thread of its own does")
+            start(thread)
+
+        threading.Thread.start = noted  # type: ignore[assignment]
 
     def _guessing(self, name: str, answer: Any) -> Callable[..., Any]:
         def ask(*args: Any, **kwargs: Any) -> Any:
