@@ -243,7 +243,8 @@ def build(name: str, results: Path, out: Path) -> str:
     """Builds the pool file of a task, or of ``task@device``, and returns a table of what it holds."""
     task = load_task(name.partition("@")[0])
     runs, notes = read_runs(results, name)
-    generated = task.generate()
+    pool = task.make_pool()
+    generated = pool.variants
     measured = [variant for variant in generated if sum(variant.id in run for run in runs) >= 2]
     if not any(variant.key == task.SEED.key for variant in measured):
         raise ValueError(f"{name}: the seed, which speed-ups are relative to, was not measured twice")
@@ -253,7 +254,7 @@ def build(name: str, results: Path, out: Path) -> str:
     }
     kept = thin(task, measured, rows)
     keys = {variant.key for variant in kept}
-    graph = edit_graph(kept, [edge for edge in task.extra_edges() if keys.issuperset(edge)])
+    graph = edit_graph(kept, [edge for edge in pool.edges if keys.issuperset(edge)])
     kept.sort(key=lambda variant: (variant.key != task.SEED.key, variant.id))
     for variant in kept:
         rows[variant.id]["neighbours"] = graph[variant.id]

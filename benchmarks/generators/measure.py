@@ -226,7 +226,7 @@ def job_of(
 ) -> Job:
     """A task's sources, with what was measured of them before."""
     task = load_task(name)
-    variants = task.generate()
+    variants = task.make_pool().variants
     check_distinct(variants)
     seed = next(index for index, variant in enumerate(variants) if variant.key == task.SEED.key)
     wanted = sorted({seed, *choose(variants, sample, languages)})

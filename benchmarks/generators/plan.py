@@ -60,7 +60,7 @@ def former_seconds() -> tuple[dict[str, float], dict[str, float], set[str]]:
     by_kind: dict[str, list[float]] = defaultdict(list)
     ended: set[str] = set()
     for task in recorded_task_names():
-        kinds = {variant.id: _kind(variant) for variant in load_task(task).generate()}
+        kinds = {variant.id: _kind(variant) for variant in load_task(task).make_pool().variants}
         for path in ROWS.glob(f"{task}.run*.jsonl.gz"):
             for row in read_rows(path):
                 name = str(row.get("id"))

@@ -75,7 +75,7 @@ class Pool:
         steps: What fills the pool, one after the other.
 
     Attributes:
-        edges: The pairs of keys that were linked.
+        edges: The pairs of keys that were linked: the edits that `edit_graph` cannot tell from the keys.
     """
 
     def __init__(self, *steps: Callable[[Pool], None]) -> None:

@@ -171,7 +171,7 @@ class _Sources:
 
     def of(self, task: str) -> list[Variant]:
         if task not in self._known:
-            self._known[task] = load_task(task).generate()
+            self._known[task] = load_task(task).make_pool().variants
         return self._known[task]
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from benchmarks.generators.pool import KEY_HASH, Draft, Pool
 from benchmarks.generators.tasks.nvrtc import nvrtc_module
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -1918,13 +1917,3 @@ def make_pool() -> Pool:
         link_families,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks.generators.pool import Draft, Pool
 from benchmarks.generators.text import begin_run, eviction, fill, triton_configs
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -2776,13 +2775,3 @@ def make_pool() -> Pool:
         link_cuda,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

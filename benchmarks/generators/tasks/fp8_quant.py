@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from benchmarks.generators.pool import KEY_HASH, Draft, Pool
 from benchmarks.generators.tasks import fp8_quant_nvrtc
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -1639,13 +1638,3 @@ def make_pool() -> Pool:
         add_more_triton,
         add_nvrtc,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

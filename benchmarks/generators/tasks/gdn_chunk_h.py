@@ -30,7 +30,6 @@ from benchmarks.generators.tasks.gdn_chunk_h_triton import (
     transition,
 )
 from benchmarks.generators.tasks.gdn_shared import SHAPES, wy_inputs
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +41,6 @@ __all__ = [
     "SHAPES",
     "TASK",
     "TOLERANCE",
-    "extra_edges",
-    "generate",
     "make_inputs",
     "make_pool",
     "reference",
@@ -718,13 +715,3 @@ def make_pool() -> Pool:
         link_families,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

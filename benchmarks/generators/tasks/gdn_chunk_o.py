@@ -36,7 +36,6 @@ from benchmarks.generators.tasks.gdn_chunk_o_triton import (
     whole_head,
 )
 from benchmarks.generators.tasks.gdn_shared import SHAPES
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +47,6 @@ __all__ = [
     "SHAPES",
     "TASK",
     "TOLERANCE",
-    "extra_edges",
-    "generate",
     "make_inputs",
     "make_pool",
     "reference",
@@ -833,13 +830,3 @@ def make_pool() -> Pool:
         link_more,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

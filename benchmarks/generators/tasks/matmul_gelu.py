@@ -35,7 +35,6 @@ from benchmarks.generators.tasks.matmul_gelu_triton import (
     tiled,
     transposed,
 )
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -567,13 +566,3 @@ def make_pool() -> Pool:
         link_families,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from benchmarks.generators.pool import Draft, Pool
 from benchmarks.generators.tasks import softmax_cuda
 from benchmarks.generators.text import TRITON_IMPORTS, Manner, eviction, fill, joined
-from benchmarks.generators.variant import Key, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -1370,13 +1369,3 @@ def make_pool() -> Pool:
     return Pool(
         add_triton, add_torch, add_slow, add_wrapped, break_triton, break_torch, link_families, add_cuda
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges

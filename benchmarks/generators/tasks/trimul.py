@@ -1092,13 +1092,3 @@ def make_pool() -> Pool:
         link_anchors,
         Pool.link_retuned,
     )
-
-
-def generate() -> list[Variant]:
-    """The sources of the task."""
-    return make_pool().variants
-
-
-def extra_edges() -> list[tuple[Key, Key]]:
-    """The edits that `edit_graph` cannot tell from the keys."""
-    return make_pool().edges
