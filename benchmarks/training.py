@@ -85,30 +85,27 @@ class Sizes:
 
 
 _PROPER = {"batch_size": 16, "learning_rate": 5e-4}
+_FULL = Sizes(
+    sft={"steps": 120, "batch_size": 8, "gradient_accumulation": 4, "learning_rate": 1e-3},
+    # 16 questions an update, as many as proper has.
+    grpo={"batch_size": 64, "gradient_accumulation": 2, "learning_rate": 3e-4},
+    proper=_PROPER,
+    longer=_PROPER | {"steps": 150},
+    group=8,
+    answer_tokens=128,
+    rows=200,
+    kernel_tokens=1500,
+    profiled=5,
+    grpo_steps=(12, 24, 40),
+)
 SIZES = {
-    "full": Sizes(
-        sft={"steps": 120, "batch_size": 8, "gradient_accumulation": 4, "learning_rate": 1e-3},
-        # 16 questions an update, as many as proper has.
-        grpo={"batch_size": 64, "gradient_accumulation": 2, "learning_rate": 3e-4},
-        proper=_PROPER,
-        longer=_PROPER | {"steps": 150},
-        group=8,
-        answer_tokens=128,
-        rows=200,
-        kernel_tokens=1500,
-        profiled=5,
-        grpo_steps=(12, 24, 40),
-    ),
+    "full": _FULL,
     # What the full size does to a GPU's memory and time, in a minute.
-    "trial": Sizes(
-        sft={"steps": 2, "batch_size": 8, "gradient_accumulation": 4, "learning_rate": 1e-3},
-        grpo={"batch_size": 64, "gradient_accumulation": 2, "learning_rate": 3e-4},
-        proper=_PROPER,
-        longer=_PROPER | {"steps": 2},
-        group=8,
-        answer_tokens=128,
+    "trial": replace(
+        _FULL,
+        sft=_FULL.sft | {"steps": 2},
+        longer=_FULL.longer | {"steps": 2},
         rows=16,
-        kernel_tokens=1500,
         profiled=4,
         grpo_steps=(2, 2, 2),
     ),
