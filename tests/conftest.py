@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers import Command, Said
+from hypothesis import HealthCheck, settings
 
 from gpu_forecasters_plugin.cli import main
 from gpu_forecasters_plugin.ledger import Ledger
@@ -17,6 +19,15 @@ from gpu_forecasters_plugin.ledger import Ledger
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so, and every process that they start inherits it: tests send Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples on every machine, however slow it is; new ones with each of the long runs.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=not os.environ.get("LONG_TESTS"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -150,6 +150,11 @@ def wait_until(condition: Callable[[], Any], timeout: float = 120.0) -> Any:
     raise AssertionError(f"did not happen within {timeout:.0f} s: {condition}")
 
 
+def complete_lines(path: Path) -> list[str]:
+    """The lines of a log that another process may be writing: what has no end yet is left out."""
+    return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+
+
 def ended(processes: Sequence[psutil.Process]) -> bool:
     """Whether all of them have ended; whoever is to collect them may take its time."""
     try:

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import yaml
+from helpers import complete_lines
 
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.recorded.evaluator import write_openevolve_task
@@ -107,8 +108,7 @@ class Task:
 
     def calls(self, event: str = "start") -> list[dict[str, Any]]:
         """The evaluator's own log, first call first."""
-        log = self.folder / "calls.jsonl"
-        rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        rows = map(json.loads, complete_lines(self.folder / "calls.jsonl"))
         return [row for row in rows if row["event"] == event]
 
     def ledger(self, query: str) -> list[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpu_forecasters_shinka import filtered
 from gpu_forecasters_shinka.filtering import FilteredRun
+from helpers import complete_lines
 from rich.console import Console
 from shinka.core import EvolutionConfig, ShinkaEvolveRunner
 from shinka.core.async_runner import RichTeeConsole
@@ -198,8 +199,8 @@ class Task:
     def calls(self, event: str = "start") -> list[dict[str, Any]]:
         """The evaluation's own log, first call first."""
         # Beside the evaluation: shinka_run works on a copy in the run's folder.
-        logs = [log for log in (self.folder / "calls.jsonl", self.out / "calls.jsonl") if log.exists()]
-        rows = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        logs = (self.folder / "calls.jsonl", self.out / "calls.jsonl")
+        rows = [json.loads(line) for log in logs for line in complete_lines(log)]
         return [row for row in rows if row["event"] == event]
 
     def ledger(self, query: str) -> list[tuple[Any, ...]]:

@@ -21,6 +21,7 @@ pytest.importorskip("openevolve")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "live_gpu"
 sys.path.append(str(EXAMPLE))
 
+from helpers import complete_lines  # noqa: E402
 from measuring.workers import MeasuringError, TimeLimits, WarmWorkers  # noqa: E402
 
 from gpu_forecasters_plugin.errors import ConfigError  # noqa: E402
@@ -125,7 +126,7 @@ def test_a_process_that_cannot_even_be_begun_is_said_too(tmp_path: Path) -> None
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in complete_lines(path)]
 
 
 def command(out: Path, *more: str) -> list[str]:

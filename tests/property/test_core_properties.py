@@ -120,7 +120,7 @@ def play(rounds: list[list[int]], seed: int, ranking: str, folder: Path, empty: 
     return told
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=12), min_size=3, max_size=4),
     st.integers(0, 3),
@@ -146,7 +146,7 @@ FRAGMENTS = [
 sources = st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(sources)
 def test_any_text_has_an_identity_that_line_ends_and_marks_do_not_change(text: str) -> None:
     text = text.lstrip("\ufeff")
@@ -156,7 +156,7 @@ def test_any_text_has_an_identity_that_line_ends_and_marks_do_not_change(text: s
     assert Candidate("c", text).key == key
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from(FRAGMENTS[:2] + ["def f(a, b):\n    return a // b\n", "z = {1: '#'}\n"]), min_size=1
@@ -168,7 +168,7 @@ def test_comments_and_blank_lines_never_change_a_python_source(lines: list[str])
     assert source_key(noted) == source_key(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from(

@@ -67,7 +67,7 @@ def same(one: ForecastOutcome, two: ForecastOutcome) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(measurements, st.lists(sources, min_size=1, max_size=5, unique=True), sources, speedups)
 def test_every_query_gets_a_distribution_and_order_does_not_matter(
     kind: str, measured: list[tuple[str, float]], codes: list[str], reference: str, anchor_speedup: float
@@ -86,7 +86,7 @@ def test_every_query_gets_a_distribution_and_order_does_not_matter(
         assert same(outcome, other)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sources)
 def test_any_text_has_finite_features(code: str) -> None:
     features = extract_features(code)
@@ -95,7 +95,7 @@ def test_any_text_has_finite_features(code: str) -> None:
     assert all(math.isfinite(value) for value in features.shingles)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8), speedups), max_size=12))
 def test_mixture_weights_stay_bounded(rows: list[tuple[list[float], float]]) -> None:
     mixture = MixtureForecaster([RandomForecaster(0)])
@@ -109,7 +109,7 @@ def test_mixture_weights_stay_bounded(rows: list[tuple[list[float], float]]) -> 
     assert all(0.0 <= weight <= 3.0 for weight in mixture.weights.values())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8), speedups), max_size=12))
 def test_recalibrated_forecasts_stay_distributions(rows: list[tuple[list[float], float]]) -> None:
     forecaster = RecalibratedForecaster(RandomForecaster(0))
@@ -125,7 +125,7 @@ def test_recalibrated_forecasts_stay_distributions(rows: list[tuple[list[float],
     assert sum(forecaster.weights.values()) == pytest.approx(1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-3.9, 3.9), min_size=2, max_size=12, unique=True), st.floats(0.55, 0.99))
 def test_the_oracle_never_ranks_a_pair_wrongly(values: list[float], sharpness: float) -> None:
     truth: dict[str, float | None] = {str(index): 2.0**value for index, value in enumerate(values)}

@@ -33,7 +33,7 @@ def build(items: list[tuple[Array | None, float, float, str]]) -> ForecastRows:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows_of)
 @example([(None, 1.0, 1.0, "b")] * 3 + [(np.eye(8)[7], 3.0, 1.0, "b")])  # chances that sum to a hair above 1
 def test_measures_stay_in_their_bounds(items: list[tuple[Array | None, float, float, str]]) -> None:
@@ -58,7 +58,7 @@ def test_measures_stay_in_their_bounds(items: list[tuple[Array | None, float, fl
         assert all(rate is None or -1e-12 <= rate <= 1 + 1e-12 for rate in rates)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows_of, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(
     items: list[tuple[Array | None, float, float, str]], chance: st.DataObject
@@ -71,7 +71,7 @@ def test_the_order_of_rows_does_not_matter(
     assert one == {name: pytest.approx(value, abs=1e-9) for name, value in other.items()}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(distributions, distributions)
 def test_no_forecast_scores_better_in_expectation_than_the_true_distribution(
     true: Array, other: Array

@@ -164,7 +164,7 @@ def test_what_selects_does_not_spoil_the_candidates_that_were_not_selected() -> 
 distributions = st.lists(st.floats(0.01, 1.0), min_size=N_BINS, max_size=N_BINS)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(distributions, st.integers(0, N_BINS - 1)), min_size=1, max_size=8))
 def test_whatever_comes_one_by_one_the_losses_rise_by_ln_2_in_sum_at_most(
     record: list[tuple[list[float], int]],

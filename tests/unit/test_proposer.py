@@ -209,7 +209,7 @@ def test_our_reading_of_blocks_is_openevolves() -> None:
     lines = st.sampled_from(["a", "b ", "  c", "", "d  # x", "=======x", "e = 1\t"])
     text = st.lists(lines, min_size=1, max_size=14).map("\n".join)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(parent=text, child=text)
     def check(parent: str, child: str) -> None:
         answer = write_answer(parent, child, "diff")
