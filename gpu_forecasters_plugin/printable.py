@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Collection
 
-__all__ = ["printable"]
+__all__ = ["listed", "printable"]
 
 _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control and format characters, lone surrogates, line and paragraph separators."""
@@ -16,3 +17,9 @@ def printable(text: str) -> str:
         ascii(character)[1:-1] if unicodedata.category(character) in _HARMFUL else character
         for character in text
     )
+
+
+def listed(names: Collection[object], most: int = 5) -> str:
+    """The first ``most`` names, and how many more there are."""
+    first = ", ".join(str(name) for name, _ in zip(names, range(most), strict=False))
+    return first if len(names) <= most else f"{first} and {len(names) - most} more"

@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from gpu_forecasters_plugin.printable import listed
+
 __all__ = ["SECRET_WORDS", "all_problems", "first_problem"]
 
 _WANTED = {
@@ -123,17 +125,12 @@ def _as_mapping(model: type[BaseModel], given: Any, key: str) -> str:
             continue
         text = _cut(given) if isinstance(given, str) else _shown(given).lower()
         return f"write {key}{{{name}: {text}}}"
-    return f"its keys are {_listed(_keys(model))}"
+    return f"its keys are {listed(_keys(model), _MOST_LISTED)}"
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
     """The settings of a section, its own before those that it takes over."""
     return sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
-
-
-def _listed(names: list[str]) -> str:
-    shown = names[:_MOST_LISTED]
-    return ", ".join([*shown, "..."] if len(names) > len(shown) else shown)
 
 
 def _model_at(model: type[BaseModel], location: tuple[str | int, ...]) -> type[BaseModel]:
@@ -149,7 +146,7 @@ def _model_at(model: type[BaseModel], location: tuple[str | int, ...]) -> type[B
 
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known keys: {_listed(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {listed(known, _MOST_LISTED)}"
 
 
 def _number(text: str) -> float | None:

@@ -1,10 +1,7 @@
-"""Tune a recorded task with Kernel Tuner, with and without the filter, at the same number of measurements.
+"""Tune a recorded task with Kernel Tuner, with and without the filter, at the same number of measurements."""
 
-python run.py [TASK] [BUDGET] [SEED]
-"""
-
+import argparse
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,9 +62,13 @@ def compare(task: RecordedPool, budget: int, seed: int, folder: Path) -> dict[st
 
 
 if __name__ == "__main__":
-    name, budget, seed = (sys.argv[1:] + ["rmsnorm", "32", "0"][len(sys.argv) - 1 :])[:3]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", nargs="?", default="rmsnorm", help="a recorded task or a pool file")
+    parser.add_argument("budget", nargs="?", type=int, default=32, help="measurements of each search")
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        found = compare(open_pool(name), int(budget), int(seed), Path(scratch))
-    print(f"best speed-up after {budget} measurements of {name}")
+        found = compare(open_pool(options.task), options.budget, options.seed, Path(scratch))
+    print(f"best speed-up after {options.budget} measurements of {options.task}")
     for strategy, speedup in found.items():
         print(f"{strategy:>18}: {speedup:.2f}x")

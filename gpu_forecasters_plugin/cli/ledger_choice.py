@@ -8,6 +8,7 @@ from gpu_forecasters_plugin.errors import ConfigError, LedgerMissingError
 from gpu_forecasters_plugin.ledger import LedgerReader
 from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE, ledgers_below, named_ledger
 from gpu_forecasters_plugin.ledger.soundness import check_run
+from gpu_forecasters_plugin.printable import listed
 
 __all__ = ["choose_run", "open_named", "runs_below"]
 
@@ -43,10 +44,10 @@ def open_named(target: str, run: str | None) -> LedgerReader:
         return choose_run(LedgerReader(named_ledger(target)), run)
     meant = [path for name, path in below.items() if run in (None, name, *Path(name).parts)]
     if run is None and len(meant) > 1:
-        raise ConfigError(f"{target} holds several runs: say --run; {_listed(below)}")
+        raise ConfigError(f"{target} holds several runs: say --run; there are: {listed(below)}")
     if len(meant) != 1:
         raise ConfigError(
-            f"{'no' if not meant else 'more than one'} run {run!r} below {target}; {_listed(below)}"
+            f"{'no' if not meant else 'more than one'} run {run!r} below {target}; there are: {listed(below)}"
         )
     return choose_run(LedgerReader(meant[0]), None)
 
@@ -65,12 +66,8 @@ def choose_run(ledger: LedgerReader, name: str | None) -> LedgerReader:
         raise LedgerMissingError(f"ledger {ledger.url} has no run{more}")
     chosen = next(reversed(names)) if name is None else name
     if chosen not in names:
-        raise ConfigError(f"no run {chosen!r} in ledger {ledger.url}; {_listed(names)}")
+        raise ConfigError(f"no run {chosen!r} in ledger {ledger.url}; there are: {listed(names)}")
     ledger.follow_run(names[chosen])
     with ledger.connection() as connection:
         check_run(connection, ledger.run())
     return ledger
-
-
-def _listed(names: dict[str, object] | dict[str, Path]) -> str:
-    return f"there are: {', '.join(names)}"

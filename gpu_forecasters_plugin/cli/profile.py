@@ -103,5 +103,10 @@ def profile_command(
     write_atomically(out / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     show([str(path) for path in paths], verdicts, job.arch)
     if screener.problem is not None:
-        typer.echo(f"error: {screener.problem}", err=True)
+        advice = (
+            ""
+            if evaluator is None
+            else "; give --task-file a file with make_inputs() and ENTRY_POINT instead"
+        )
+        typer.echo(f"error: {screener.problem}{advice}", err=True)
         raise typer.Exit(1)

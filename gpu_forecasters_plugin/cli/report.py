@@ -57,6 +57,7 @@ def report_command(
 def _page(target: str, run: str | None) -> Page:
     from gpu_forecasters_plugin.cli.ledger_choice import open_named, runs_below
     from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE
+    from gpu_forecasters_plugin.printable import listed
     from gpu_forecasters_plugin.progress import WorkProgress
     from gpu_forecasters_plugin.report import comparison_page, gather, load_comparison, run_page
 
@@ -67,7 +68,7 @@ def _page(target: str, run: str | None) -> Page:
     below = runs_below(target) if run is None else {}
     if below:
         raise ConfigError(
-            f"{target} holds no finished comparison; name one of its runs with --run: {', '.join(below)}"
+            f"{target} holds no finished comparison; name one of its runs with --run: {listed(below)}"
         )
     with closing(open_named(target, run)) as ledger:
         measured = ledger.budget_use().measurements

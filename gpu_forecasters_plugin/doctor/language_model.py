@@ -18,6 +18,7 @@ from gpu_forecasters_plugin.forecasters.language_model.model_names import same_m
 from gpu_forecasters_plugin.forecasters.language_model.parsing import Answer, ReadLabel, read_label
 from gpu_forecasters_plugin.forecasters.language_model.readouts import LogprobsReadout
 from gpu_forecasters_plugin.forecasters.language_model.settings import LanguageModelSettings
+from gpu_forecasters_plugin.printable import listed
 
 __all__ = [
     "check_chat",
@@ -38,24 +39,21 @@ _SIDE_SCHEMA = {
     "additionalProperties": False,
 }
 _SHORT_ANSWER = 64
-_LISTED = 10
-"""Hosted endpoints list hundreds of models."""
 
 
 def check_models(probe: EndpointProbe) -> CheckResult:
     """Whether the endpoint can be reached and lists the model."""
-    name, listed, model = "models", probe.models, probe.settings.model or ""
-    if isinstance(listed, ForecastFailure):
-        if listed.kind in _UNREACHED:
-            return failed(name, listed)
-        return CheckResult(name, Status.WARN, f"lists no models: {listed.detail}")
-    if model in listed:
-        context = listed[model]
+    name, served, model = "models", probe.models, probe.settings.model or ""
+    if isinstance(served, ForecastFailure):
+        if served.kind in _UNREACHED:
+            return failed(name, served)
+        return CheckResult(name, Status.WARN, f"lists no models: {served.detail}")
+    if model in served:
+        context = served[model]
         return CheckResult(name, Status.OK, f"{model}, {context or 'an unknown number of'} tokens of context")
-    near = difflib.get_close_matches(model, listed, n=1)
+    near = difflib.get_close_matches(model, served, n=1)
     advice = f"did you mean {near[0]!r}?" if near else "set forecaster.model to one that is listed"
-    some = [*list(listed)[:_LISTED], *(["..."] if len(listed) > _LISTED else [])]
-    seen = f"{model!r} is not listed; there are: {', '.join(some) or 'none'}"
+    seen = f"{model!r} is not listed; there are: {listed(served) or 'none'}"
     return CheckResult(name, Status.WARN, seen, advice)
 
 

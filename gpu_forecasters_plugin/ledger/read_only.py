@@ -19,14 +19,12 @@ from gpu_forecasters_plugin.ledger.engine import connected_engine, reading, writ
 from gpu_forecasters_plugin.ledger.locating import LEDGER_FILE, ledgers_below, resolve_url, shown_url
 from gpu_forecasters_plugin.ledger.schema import check_known, current_revision, head_revision, upgrade_to_head
 from gpu_forecasters_plugin.ledger.sqlite_files import connect_to_read, copy_database, write_stamp
+from gpu_forecasters_plugin.printable import listed
 
 __all__ = ["COPIED_AT", "ledger_revision", "open_to_read"]
 
 COPIED_AT = "gpu_forecasters_copied_at"
 """Execution option of an engine on a copy: the write stamp that the ledger had before it was copied."""
-
-_MOST_NAMED = 5
-"""Ledgers that an error names."""
 
 
 def open_to_read(target: str | Path, base: Path | None = None) -> Engine:
@@ -95,8 +93,7 @@ def _engine(url: URL) -> Engine:
 def _instead(path: Path) -> str:
     """Whoever names a comparison's folder means the ledgers of its runs."""
     below = ledgers_below(path.parent) if path.name == LEDGER_FILE else []
-    more = ", ..." if len(below) > _MOST_NAMED else ""
-    return f"; there are: {', '.join(map(str, below[:_MOST_NAMED]))}{more}" if below else ""
+    return f"; there are: {listed(below)}" if below else ""
 
 
 def _engine_on_upgraded_copy(url: URL) -> Engine:

@@ -220,5 +220,19 @@ def test_of_a_comparisons_folder_the_only_run_is_taken_and_of_several_one_has_to
     assert exported.err.endswith(f"; there are: {runs[0]}/ledger.sqlite3, {runs[1]}/ledger.sqlite3\n")
 
 
+def test_of_many_runs_the_first_are_named_and_the_others_counted(
+    gpu_forecasters: Command, tmp_path: Path
+) -> None:
+    for number in range(12):
+        folder = tmp_path / "cmp" / f"arm-{number:02d}"
+        folder.mkdir(parents=True)
+        (folder / "ledger.sqlite3").touch()
+    said = gpu_forecasters(
+        "calibrate", "--ledger", tmp_path / "cmp", "--target-risk", "0.3", "--out", tmp_path
+    )
+    assert said.code == 2
+    assert said.err.endswith("there are: arm-00, arm-01, arm-02, arm-03, arm-04 and 7 more\n")
+
+
 def test_help_has_an_example(gpu_forecasters: Command) -> None:
     assert "Example: gpu-forecasters calibrate" in gpu_forecasters("calibrate", "--help").out
