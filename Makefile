@@ -34,6 +34,7 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[openevolve,shinka,screen,dev]"
+	$(BIN)/python -c "import matplotlib.font_manager" # looks for fonts once, and complains on stderr where that takes long
 	touch $(STAMP)
 
 demo: install

@@ -18,6 +18,7 @@ from gpu_forecasters_plugin.config import SurrogateConfig, parse_surrogate_confi
 from gpu_forecasters_plugin.decision import Decision, Measurement, Outcome
 from gpu_forecasters_plugin.forecast import Query
 from gpu_forecasters_plugin.forecasters import Forecaster, ScriptedForecaster
+from gpu_forecasters_plugin.forecasters.language_model.event_loop import loop_thread
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
 
@@ -152,12 +153,42 @@ def wait_until(condition: Callable[[], Any], timeout: float = 120.0) -> Any:
 
 def complete_lines(path: Path) -> list[str]:
     """The lines of a log that another process may be writing: what has no end yet is left out."""
-    return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+    # Bytes: what has no end yet may end within a character.
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return [line.decode() for line in whole.splitlines()]
 
 
 def ended(processes: Sequence[psutil.Process]) -> bool:
     """Whether all of them have ended; whoever is to collect them may take its time."""
+    return all(map(_has_ended, processes))
+
+
+def _has_ended(process: psutil.Process) -> bool:
     try:
-        return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
-    except psutil.NoSuchProcess:
-        return False
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two looks
+        return True
+
+
+class _Clock:
+    """An event loop's clock, so many seconds fast."""
+
+    def __init__(self, real: Callable[[], float]) -> None:
+        self._real = real
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self.ahead
+
+
+def let_time_pass(seconds: float) -> None:
+    """Put the clock of the event loop that forecasts wait in forward, and no other: deadlines come without waiting.
+
+    It is never put back, and so never runs backwards. Who has asked for the clock before the first call keeps the
+    real one.
+    """
+    loop = loop_thread().loop
+    clock = loop.time if isinstance(loop.time, _Clock) else _Clock(loop.time)
+    loop.time = clock  # type: ignore[method-assign]
+    clock.ahead += seconds
+    loop.call_soon_threadsafe(lambda: None)  # it looks at its clock when something happens

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+
+from helpers import let_time_pass
 
 MODEL = "scripted"
 PREDICTED = 6
@@ -150,6 +154,8 @@ def floods(unit: bytes, *, status: int = 200, first: bytes = b"", **headers: str
     lines |= {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def behave(exchange: Exchange) -> None:
+        # What lies on the way is not taken: as little of it as there can be.
+        exchange.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         exchange.writer.write(f"HTTP/1.1 {status} Scripted\r\n{head}\r\n".encode() + first)
         while not exchange.server.released.is_set():
@@ -163,6 +169,18 @@ def floods(unit: bytes, *, status: int = 200, first: bytes = b"", **headers: str
 async def silence(exchange: Exchange) -> None:
     """Nothing, until the test is over."""
     await exchange.server.released.wait()
+
+
+def while_time_passes(behaviour: Behaviour, *seconds: float) -> Behaviour:
+    """That behaviour, and so much time passes for whoever waits for the first answer, the second, and so on."""
+    to_pass = list(seconds)
+
+    async def behave(exchange: Exchange) -> None:
+        if to_pass:
+            asyncio.get_running_loop().call_later(0.02, let_time_pass, to_pass.pop(0))
+        await behaviour(exchange)
+
+    return behave
 
 
 class MisbehavingServer:
@@ -182,13 +200,14 @@ class MisbehavingServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.flooded = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._opened: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     @property
     def base_url(self) -> str:
         """What a client takes as ``base_url``."""
-        return f"http{'s' if self._tls else ''}://localhost:{self.port}/v1"
+        # Not localhost: that may be two addresses, and the same port of the other one somebody else's.
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}/v1"
 
     def script(self, *behaviours: Behaviour) -> None:
         """Go on with another script."""
@@ -196,43 +215,46 @@ class MisbehavingServer:
 
     def __enter__(self) -> MisbehavingServer:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(10)
+        self._loop = self._opened.result()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._loop.call_soon_threadsafe(self.released.set)
+        self._thread.join()
 
-    async def _open(self) -> None:
+    async def _serve(self) -> None:
+        """Serve until the test is over, and leave nothing that anybody could complain of in a later one."""
         self.released = asyncio.Event()
         self.meeting = asyncio.Event()
         self.met = 0
-        self._served: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._connected, "localhost", 0, ssl=self._tls, backlog=256)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _close(self) -> None:
-        self.released.set()
-        self._server.close()
-        for task in list(self._served):
-            task.cancel()
-        await asyncio.gather(*self._served, return_exceptions=True)
+        self._writers: list[asyncio.StreamWriter] = []
+        try:
+            server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls, backlog=256)
+        except OSError as error:
+            self._opened.set_exception(error)
+            return
+        self.port = server.sockets[0].getsockname()[1]
+        self._opened.set_result(asyncio.get_running_loop())
+        await self.released.wait()
+        server.close()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)  # whoever has just come is served before it is sent away
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._served.add(task)
+        self._writers.append(writer)
         try:
             while (exchange := await self._read(reader, writer)) is not None:
                 await self._answer(exchange)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client has gone, or the test is over
         finally:
-            self._served.discard(task)
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Exchange | None:

@@ -196,6 +196,7 @@ def _merged(answers: dict[str, EvaluatorAnswer]) -> EvaluatorAnswer:
 
 
 def _serve(connection: Connection) -> None:
+    parent = os.getppid()
     # Most evaluators answer with it: loaded here before the first of them waits, as it is in the host's own processes.
     import openevolve.evaluation_result  # noqa: F401
 
@@ -211,7 +212,7 @@ def _serve(connection: Connection) -> None:
     connection.send(info)
     # What is loaded by now stays: no collection need look at it again, in the midst of a measurement or at the end.
     gc.freeze()
-    while _called(connection):
+    while _called(connection, parent):
         request: CallRequest = connection.recv()
         reply = _run(evaluator, request)
         try:
@@ -228,12 +229,11 @@ def _serve(connection: Connection) -> None:
             connection.send(replace(reply, answer=plain))
 
 
-def _called(connection: Connection) -> bool:
-    """Wait for the next call; False when whoever started this process has gone.
+def _called(connection: Connection, parent: int) -> bool:
+    """Wait for the next call; False when ``parent``, who started this process, has gone, maybe during the last one.
 
     Its end of the connection may outlive it: processes that it forked have inherited it.
     """
-    parent = os.getppid()
     while not connection.poll(_PARENT_CHECK_S):
         if os.getppid() != parent:
             return False

@@ -20,7 +20,14 @@ from gpu_forecasters_openevolve import evaluator_process as protocol
 from gpu_forecasters_plugin.errors import HostError
 from gpu_forecasters_plugin.ledger import Worker
 
-__all__ = ["EvaluatorDied", "EvaluatorPool", "EvaluatorProcess", "EvaluatorTimeout", "one_started_ahead"]
+__all__ = [
+    "EvaluatorDied",
+    "EvaluatorPool",
+    "EvaluatorProcess",
+    "EvaluatorTimeout",
+    "EvaluatorsClosed",
+    "one_started_ahead",
+]
 
 _LOAD_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 5.0
@@ -37,6 +44,10 @@ class EvaluatorDied(Exception):
 
 class EvaluatorTimeout(Exception):
     """The evaluator ran out of time and was ended."""
+
+
+class EvaluatorsClosed(Exception):
+    """The run has ended: nobody measures any more."""
 
 
 class EvaluatorProcess:
@@ -167,6 +178,7 @@ class EvaluatorPool:
         self._idle: list[EvaluatorProcess] = [first]
         self._busy: set[EvaluatorProcess] = set()
         """Those that start or measure."""
+        self._closed = False
         for _ in range(size - 1):
             threading.Thread(target=self._get_ready, args=(self._start(),), daemon=True).start()
 
@@ -192,9 +204,16 @@ class EvaluatorPool:
         return len(self._idle) + len(self._busy) < self._size
 
     def acquire(self, preferred: EvaluatorProcess | None = None) -> EvaluatorProcess:
-        """An idle evaluator; waits for one, and for the preferred one as long as it lives."""
+        """An idle evaluator; waits for one, and for the preferred one as long as it lives.
+
+        Raises:
+            HostError: a new one had to be started, and cannot load the evaluator file.
+            EvaluatorsClosed: this pool was closed, maybe meanwhile.
+        """
         with self._changed:
             while True:
+                if self._closed:
+                    raise EvaluatorsClosed
                 if preferred in self._idle or (preferred not in self._busy and self._idle):
                     found = preferred if preferred in self._idle else self._idle[-1]
                     assert found is not None
@@ -207,8 +226,10 @@ class EvaluatorPool:
                 self._changed.wait(1.0)
         try:
             started.load(self._load)
-        except BaseException:
+        except BaseException as error:
             self.release(started)
+            if self._closed and isinstance(error, HostError):
+                raise EvaluatorsClosed from None  # it was ended with all others
             raise
         return started
 
@@ -223,9 +244,11 @@ class EvaluatorPool:
             self._changed.notify_all()
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End all of them; those that measure get ``grace_s`` seconds to finish."""
+        """End all of them, and start no further one; those that measure get ``grace_s`` seconds to finish."""
         deadline = time.monotonic() + grace_s
         with self._changed:
+            self._closed = True
+            self._changed.notify_all()
             while self._busy and time.monotonic() < deadline:
                 self._changed.wait(0.1)
             idle, busy = self._idle, list(self._busy)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpu_forecasters_openevolve.awaiting import Awaited
 from gpu_forecasters_openevolve.evaluator_process import CallReply
-from gpu_forecasters_openevolve.evaluators import EvaluatorPool, EvaluatorProcess
+from gpu_forecasters_openevolve.evaluators import EvaluatorPool, EvaluatorProcess, EvaluatorsClosed
 from gpu_forecasters_openevolve.measurer import Measurer
 from gpu_forecasters_openevolve.messages import EvaluationReply, EvaluationRequest, ServiceAddress
 from gpu_forecasters_openevolve.reception import Reception
@@ -219,7 +219,11 @@ class GateService:
         with self._end.measurement():
             # Before it starts: while nothing is measured, the end of the run waits for what the host has not seen.
             session.awaiting.add(decision.candidate_key)
-            evaluator = session.evaluator = self._evaluators.acquire()
+            try:
+                evaluator = session.evaluator = self._evaluators.acquire()
+            except EvaluatorsClosed:
+                self.gate.release(decision.id)
+                return None
             try:
                 if not self.gate.start(decision.id, evaluator.worker):
                     self._awaited.expect_nothing(session, decision)
@@ -237,7 +241,10 @@ class GateService:
             if answer is not None and request.function in answers_in(answer.payload):
                 return self._reply(session, request, answer, decision, duplicate=True)
             return failure_reply(request.function, "the earlier measurement of this source stopped before")
-        evaluator = self._evaluators.acquire(preferred=session.evaluator)
+        try:
+            evaluator = self._evaluators.acquire(preferred=session.evaluator)
+        except EvaluatorsClosed:
+            return None
         try:
             return self._call(session, request, decision, evaluator)
         finally:

@@ -119,9 +119,10 @@ class HostRun:
         runner = self._run.runner
         if not job.collected:
             return False
+        # In this order: the host goes on meanwhile, and forgets a job before it is no longer busy with it.
+        busy = str(job) in runner.failed_jobs_for_retry or runner.processing_lock.locked()
         if str(job) not in runner.submitted_jobs:
             return True
-        busy = str(job) in runner.failed_jobs_for_retry or runner.processing_lock.locked()
         if not busy:
             logger.warning("ShinkaEvolve could not store the result of %s; the ledger has it", job)
         return not busy

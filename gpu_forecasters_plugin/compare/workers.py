@@ -109,10 +109,10 @@ def run_searches(
                 for arm, seed in searches
             ]
         # Those that finished before a process died are told, in whatever order they come.
-        lost = [future for future in as_completed(futures) if not _tell(future, on_finished)]
-        executor.shutdown()
-        if lost:
+        if [future for future in as_completed(futures) if not _tell(future, on_finished)]:
+            # Not in good order: a process may have died with the lock of the queue that all others wait for.
             raise BrokenProcessPool
+        executor.shutdown()
     except BrokenProcessPool:
         raise HostError(
             "a process of the comparison was killed, or the machine ran out of memory; finished searches "

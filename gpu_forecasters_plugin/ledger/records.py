@@ -102,11 +102,13 @@ class Worker:
         return cls(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
     def may_be_alive(self) -> bool:
-        """False only when it certainly has ended: a process of this host that is gone."""
+        """False only when it certainly has ended: a process of this host that is gone, collected or not."""
         if self.host != socket.gethostname():
             return True
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.started_at) < 1.0
+            process = psutil.Process(self.pid)
+            is_same = abs(process.create_time() - self.started_at) < 1.0
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 

@@ -82,12 +82,14 @@ def _answer(job: ScreenJob, scratch: str, reply: int) -> dict[str, Any]:
     return replace(verdict, sandbox=ending.held, cpu_seconds=ending.cpu_seconds).to_json()
 
 
-def _become_supervisor(job: Mapping[str, Any], reply: int) -> NoReturn:
+def _become_supervisor(job: Mapping[str, Any], reply: int, parent: int) -> NoReturn:
     from gpu_forecasters_plugin.screen.sandbox import linux
 
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         linux.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)  # it ended before it was asked to take this one with it
         os.write(reply, f"{os.getpid()}\n".encode())
         fields = dict(job)
         scratch = fields.pop("scratch")
@@ -113,11 +115,12 @@ def main(descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for a supervisor
+    here = os.getpid()
     while (received := _receive(connection)) is not None:
         job, reply = received
         if os.fork() == 0:
             connection.close()
-            _become_supervisor(job, reply)
+            _become_supervisor(job, reply, here)
         os.close(reply)
 
 

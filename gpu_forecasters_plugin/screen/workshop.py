@@ -119,7 +119,8 @@ class Workshop:
             try:
                 self.start()
                 with self._lock:
-                    assert self._connection is not None
+                    if self._connection is None:
+                        return undecided("the process that screens was ended")
                     socket.send_fds(self._connection, [len(data).to_bytes(HEADER_BYTES, "big")], [writing])
                     self._connection.sendall(data)
             except OSError as error:

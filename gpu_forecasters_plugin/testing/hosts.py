@@ -112,7 +112,8 @@ class HostContract:
             "device": "none",
         }
         section["observers"] = [{"kind": "jsonl", "path": str(events)}]
-        return parse_surrogate_config({**section, "pool": {"max_wait_s": 2.0}, "seed": 5})
+        # Long enough for full pools on a slow machine: of smaller ones, more would be measured.
+        return parse_surrogate_config({**section, "pool": {"max_wait_s": 60.0}, "seed": 5})
 
     @classmethod
     def _look(cls, folder: Path, calls: Path) -> _Seen:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,12 +15,24 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    """An endpoint that plays ShinkaEvolve's model. What the host leaves open goes with it, not in another test."""
-    from shinka_runs import model_server  # takes seconds, and most tests here are of another host
+def serve() -> Iterator[Callable[..., ModelServer]]:
+    """Opens endpoints that play ShinkaEvolve's model. What the host leaves open goes with them, not in another test."""
+    from shinka_runs import ModelServer  # takes seconds, and most tests here are of another host
 
-    with model_server() as running:
-        yield running
+    with ExitStack() as stack:
+
+        def start(*arguments: Any, kind: type[ModelServer] = ModelServer) -> ModelServer:
+            server = kind(*arguments)
+            stack.callback(server.close)
+            return server
+
+        yield start
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()
+
+
+@pytest.fixture
+def server(serve: Callable[..., ModelServer]) -> ModelServer:
+    """One that answers with programs 1, 2, 3, ..."""
+    return serve()

@@ -14,13 +14,14 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
-from helpers import complete_lines
+from helpers import complete_lines, ended, wait_until
 
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.recorded.evaluator import write_openevolve_task
@@ -70,6 +71,25 @@ def measure(path, **more):
 
 PLAIN = EVALUATOR + "\n\ndef evaluate(program_path):\n    return measure(program_path)\n"
 
+HOLDING = (
+    EVALUATOR
+    + """
+
+HOLD = LOG.with_name("hold")
+
+
+def evaluate(program_path):
+    is_reference = not LOG.exists()
+    found = measure(program_path)
+    if not is_reference:
+        log("held", program_path)
+        while HOLD.exists():
+            time.sleep(0.01)
+    return found
+"""
+)
+"""Lets go of the reference, and of every other program only once the file ``hold`` beside it has gone."""
+
 
 class CodeProposer(RecordedProposer):
     """A language model that answers with these programs, in this order, whatever the parent is."""
@@ -106,14 +126,22 @@ class Task:
         files = [str(self.program), str(self.evaluator)]
         return ["openevolve", *files, "--config", str(self.config), "--out", str(self.out)]
 
+    @property
+    def hold(self) -> Path:
+        """The file for which :data:`HOLDING` waits."""
+        return self.folder / "hold"
+
+    def log(self) -> list[dict[str, Any]]:
+        """The evaluator's own log, first event first."""
+        return [json.loads(line) for line in complete_lines(self.folder / "calls.jsonl")]
+
     def calls(self, event: str = "start") -> list[dict[str, Any]]:
-        """The evaluator's own log, first call first."""
-        rows = map(json.loads, complete_lines(self.folder / "calls.jsonl"))
-        return [row for row in rows if row["event"] == event]
+        """The evaluator's calls, first call first."""
+        return [row for row in self.log() if row["event"] == event]
 
     def ledger(self, query: str) -> list[tuple[Any, ...]]:
-        """Rows of the ledger."""
-        with sqlite3.connect(self.out / "ledger.sqlite3") as connection:
+        """Rows of the ledger, which a run may be writing, or may have left when it was killed."""
+        with closing(sqlite3.connect(self.out / "ledger.sqlite3", timeout=120.0)) as connection:
             return connection.execute(query).fetchall()
 
     def outcomes(self) -> dict[str, str]:
@@ -126,9 +154,8 @@ class Task:
     def programs(self) -> Iterator[dict[str, Any]]:
         """Every program of every checkpoint that a kill has not torn."""
         for path in self.out.glob("checkpoints/*/programs/*.json"):
-            text = path.read_text()
-            if text.endswith("}"):
-                yield json.loads(text)
+            with suppress(ValueError):
+                yield json.loads(path.read_text())
 
     def best(self) -> dict[str, Any]:
         """The best program as OpenEvolve saved it, with its source."""
@@ -176,6 +203,7 @@ def write_task(
         diff=diff,
         workers=workers,
         checkpoint_interval=3,
+        timeout=600,  # nothing is to run out of time because a machine is slow
     )
     files.evaluator.write_text(evaluator)
     task = Task(folder, files.initial_program, files.evaluator, files.config)
@@ -218,6 +246,13 @@ def _main(command: str, arguments: list[str], environment: dict[str, str], outpu
         atexit._run_exitfuncs()
         sys.stdout.flush()
     sys.exit(code)
+
+
+def _session(process: psutil.Process) -> int | None:
+    """Number of the session that a process is in; ``None`` when it has gone."""
+    with suppress(ProcessLookupError):
+        return os.getsid(process.pid)
+    return None
 
 
 class Run:
@@ -263,23 +298,29 @@ class Run:
 
     def workers(self) -> list[psutil.Process]:
         """OpenEvolve's worker processes: children that are in the run's own session."""
-        own = [child for child in self.children(False) if os.getsid(child.pid) == self.pid]
-        return [child for child in own if "resource_tracker" not in " ".join(child.cmdline())]
+        return [
+            child
+            for child in self.children(False)
+            if _session(child) == self.pid and "resource_tracker" not in " ".join(child.cmdline())
+        ]
 
     def evaluators(self) -> list[psutil.Process]:
         """Processes that call the user's evaluator: each leads a session of its own."""
-        return [child for child in self.children(False) if os.getsid(child.pid) == child.pid]
+        return [child for child in self.children(False) if _session(child) == child.pid]
 
-    def kill(self, *, evaluators: bool = True) -> None:
-        """kill -9 for everything at once, or for everything but the evaluators."""
+    def kill(self, *, evaluators: bool = True) -> list[psutil.Process]:
+        """kill -9 for everything at once, or for everything but the evaluators: those are returned.
+
+        Whoever is killed has ended when this returns.
+        """
         spared = [] if evaluators else self.evaluators()
         doomed = [child for child in self.children() if child not in spared]
         for pid in [self.pid, *(child.pid for child in doomed)]:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._process.join()
+        wait_until(lambda: ended(doomed))
+        return spared
 
 
 def run(task: Task, *more: str, timeout: float = 240.0, **environment: str) -> Finished:

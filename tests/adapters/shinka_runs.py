@@ -7,8 +7,8 @@ import json
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -204,13 +204,20 @@ class Task:
         return [row for row in rows if row["event"] == event]
 
     def ledger(self, query: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.out / "ledger.sqlite3")) as connection:
-            return connection.execute(query).fetchall()
+        return self._rows("ledger.sqlite3", query)
 
     def programs(self, columns: str = "code") -> list[tuple[Any, ...]]:
         """Columns of every program that ShinkaEvolve has stored, by generation."""
-        with closing(sqlite3.connect(self.out / "programs.sqlite")) as connection:
-            return connection.execute(f"SELECT {columns} FROM programs ORDER BY generation").fetchall()
+        return self.stored(f"SELECT {columns} FROM programs ORDER BY generation")
+
+    def stored(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of ShinkaEvolve's own database."""
+        return self._rows("programs.sqlite", query)
+
+    def _rows(self, name: str, query: str) -> list[tuple[Any, ...]]:
+        # A run that begins or ends has its database to itself for as long as the disk takes.
+        with closing(sqlite3.connect(self.out / name, timeout=60.0)) as connection:
+            return connection.execute(query).fetchall()
 
     def outcomes(self) -> dict[int, str]:
         """Outcome of every measurement, by the program's number."""
@@ -229,15 +236,6 @@ def number_in(code: str) -> int:
 def surrogate(**section: Any) -> SurrogateConfig:
     plain: dict[str, Any] = {"forecaster": {"kind": "climatology"}, "device": "none"}
     return parse_surrogate_config(plain | {"pool": {"max_wait_s": 5.0}} | section)
-
-
-@contextmanager
-def model_server(answers: Callable[[int], int] = lambda count: count) -> Iterator[ModelServer]:
-    server = ModelServer(answers)
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def at_once(calls: Sequence[dict[str, Any]], ends: Sequence[dict[str, Any]]) -> int:

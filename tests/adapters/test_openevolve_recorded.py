@@ -34,7 +34,7 @@ def openevolve_run(arguments: list[str], folder: Path) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
         cwd=folder,
         env=environment,
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from broken_kernels import BAD, GOOD, KERNEL, SAYS, SCREEN
-from helpers import write_pool
+from helpers import wait_until, write_pool
 from openevolve.config import PromptConfig
 from openevolve.prompt.sampler import PromptSampler
-from openevolve_runs import PLAIN, CodeProposer, fixed, run, write_task
+from openevolve_runs import HOLDING, CodeProposer, fixed, start, write_task
 
 from gpu_forecasters_plugin.recorded.pool import load_pool
 from gpu_forecasters_plugin.recorded.proposer import serve
@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 
 # There is no GPU here, so the real measurement does not run the kernel; the dry one has a GPU of a kind, and does.
 EVALUATOR = (
-    PLAIN
+    HOLDING.replace("def evaluate(", "def measure_and_hold(")
     + """
 
 def evaluate(program_path):
@@ -33,7 +33,7 @@ def evaluate(program_path):
         program = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(program)
         program.run(torch.randn(1024, 1024, device="cuda"))
-    return measure(program_path)
+    return measure_and_hold(program_path)
 """
 )
 
@@ -65,9 +65,15 @@ def test_openevolve_spends_nothing_on_kernels_that_cannot_run_and_shows_why_to_t
             diff=False,
             workers=4,
             surrogate={"screen": SCREEN, "keep_fraction": 0.5},
+            checkpoint_interval=1,
         )
         task.program.write_text(KERNEL)
-        finished = run(task, timeout=240.0)
+        task.hold.touch()
+        going = start(task)
+        # The run ends when the good ones are measured, whether or not OpenEvolve has looked at the others by then.
+        wait_until(lambda: "Metrics: error=" in going.text("stderr"), timeout=240.0)
+        task.hold.unlink()
+        finished = going.finish()
     assert finished.code == 0, finished.stderr[-2000:]
     assert not [call for call in task.calls() if "tl.lode" in call["code"]]
     reasons = dict(task.ledger("select reason, count(*) from decision group by reason"))

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,13 @@ from helpers import Command, times, wait_until
 from openevolve_runs import Run
 from shinka_runs import EVALUATE, PLAIN, ModelServer, Task, number_in
 
-SLEEPY = EVALUATE + "time.sleep(0.15)\nleave(100.0 / (1 + number % 50))\nlog('end')\n"
-
+BOUNDED = (
+    EVALUATE
+    + "def started():\n    return Path(__file__).with_name('calls.jsonl').read_text().count('\"start\"')\n\n\n"
+    + "while started() > int(Path(ALLOWED).read_text() or 0):\n    time.sleep(0.02)\n"
+    + "time.sleep(0.15)\nleave(100.0 / (1 + number % 50))\nlog('end')\n"
+)
+"""An evaluation that waits while more have started than the file ``ALLOWED`` says: its run does not end unasked."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -68,16 +72,20 @@ def test_a_run_is_quiet_and_keeps_the_hosts_log(tmp_path: Path, server: ModelSer
 def test_kills_lose_nothing_and_pay_nothing_twice(tmp_path: Path, server: ModelServer) -> None:
     kills = times(3, 10)
     budget = 4 * kills + 4
-    task = write_task(tmp_path, server, SLEEPY, budget={"measurements": budget})
+    allowed = tmp_path / "allowed"
+    evaluate = f"ALLOWED = {str(allowed)!r}\n{BOUNDED}"
+    task = write_task(tmp_path, server, evaluate, budget={"measurements": budget})
     chance = random.Random(1)
     for number in range(kills):
         before = len(task.calls())
+        allowed.write_text(str(before + 2))  # and the next two wait: four of the budget at most
         run = Run(arguments(task), tmp_path / f"run{number}")
         wait_until(lambda: len(task.calls()) > before or not run.alive, 120)  # noqa: B023 - called here and now
         time.sleep(chance.random() * 0.3)
         assert run.alive, run.text("stderr")[-3000:]
         run.kill()
         assert run.signal == signal.SIGKILL
+    allowed.write_text(str(2 * budget))
     ended = Run(arguments(task), tmp_path / "last").finish(180.0)
     assert ended.code == 0, ended.stderr
     charged = task.ledger("SELECT candidate_key, outcome FROM measurement")
@@ -108,6 +116,7 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path, server: ModelServer) ->
 def test_wrong_use_is_one_clear_line(tmp_path: Path, server: ModelServer, gpu_forecasters: Command) -> None:
     task = write_task(tmp_path, server)
     wrong = write_task(tmp_path / "wrong", server, tresholds=1)
+    (tmp_path / "empty").mkdir()
     cases = {
         "unrecognized arguments: --max-jobs 3": arguments(task, "--num_generations", "5", "--max-jobs", "3"),
         "surrogate.tresholds: unknown key": arguments(wrong, "--num_generations", "5"),
@@ -116,7 +125,7 @@ def test_wrong_use_is_one_clear_line(tmp_path: Path, server: ModelServer, gpu_fo
         "Missing evaluate.py": [
             "shinka",
             "--task-dir",
-            "/tmp",
+            str(tmp_path / "empty"),
             "--out",
             str(task.out),
             "--num_generations",
@@ -191,16 +200,8 @@ def test_hydra_overrides_run_what_shinka_launch_runs(tmp_path: Path, server: Mod
 def test_the_example_script_runs(tmp_path: Path) -> None:
     folder = tmp_path / "example"
     shutil.copytree(Path(__file__).parents[2] / "examples" / "shinka_script", folder)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = os.environ | {"PYTHON": sys.executable, "PORT": str(port)}
-    done = subprocess.run(
-        [folder / "run.sh", "out"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    environment = os.environ | {"PYTHON": sys.executable, "PORT": "0"}  # any free one
+    command = [folder / "run.sh", "out"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "surrogate filter: 16 of 16 measurements" in done.stdout

@@ -93,7 +93,7 @@ def test_a_comparison_spends_every_arms_budget_exactly(tmp_path: Path) -> None:
         budget=4,
         seeds=1,
         arms=["baseline", "random"],
-        surrogate=parse_surrogate_config({"pool": {"max_wait_s": 10.0}}),
+        surrogate=parse_surrogate_config({"pool": {"max_wait_s": 60.0}}),
         out=tmp_path,
     )
     assert {name: arm["measurements_used"] for name, arm in summary["arms"].items()} == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +40,14 @@ class KernelServer(ModelServer):
         return answer
 
 
-def test_shinka_spends_nothing_on_kernels_that_cannot_run_and_stores_why_as_feedback(tmp_path: Path) -> None:
-    server = KernelServer()
-    try:
-        task = Task.write(tmp_path, server, evo={"use_text_feedback": True})
-        (tmp_path / "initial.py").write_text(
-            f"# EVOLVE-BLOCK-START\nNUMBER = 0\n{KERNEL}\n# EVOLVE-BLOCK-END\n"
-        )
-        (tmp_path / "task.py").write_text(TASK_FILE)
-        screen = SCREEN | {"task_file": str(tmp_path / "task.py")}
-        task.run(screen=screen, budget={"measurements": 3}, keep_fraction=0.5)
-    finally:
-        server.close()
-        gc.collect()  # the host leaves its connections to it, while their warnings are ignored
+def test_shinka_spends_nothing_on_kernels_that_cannot_run_and_stores_why_as_feedback(
+    tmp_path: Path, serve: Callable[..., ModelServer]
+) -> None:
+    task = Task.write(tmp_path, serve(kind=KernelServer), evo={"use_text_feedback": True})
+    (tmp_path / "initial.py").write_text(f"# EVOLVE-BLOCK-START\nNUMBER = 0\n{KERNEL}\n# EVOLVE-BLOCK-END\n")
+    (tmp_path / "task.py").write_text(TASK_FILE)
+    screen = SCREEN | {"task_file": str(tmp_path / "task.py")}
+    task.run(screen=screen, budget={"measurements": 3}, keep_fraction=0.5)
     assert not [call for call in task.calls() if "tl.lode" in Path(call["path"]).read_text()]
     stored = task.programs("code, correct, text_feedback")
     broken = [(correct, feedback) for code, correct, feedback in stored if "tl.lode" in code]

@@ -33,7 +33,7 @@ class OpenEvolveHarness(HostHarness):
             files = [str(task.initial_program), str(task.evaluator), "--config", str(task.config)]
             options = ["--surrogate", str(section), "--out", str(folder / "run"), "--log-level", "WARNING"]
             command = [sys.executable, "-m", "gpu_forecasters_plugin", "openevolve", *files, *options]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=140, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
 
     def ledger(self, folder: Path) -> Path:

@@ -64,9 +64,12 @@ def test_compare_writes_summary_plot_and_table(tmp_path: Path) -> None:
 def test_compare_through_real_openevolve_spends_the_same_budget_in_every_arm(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool.jsonl")
     out = tmp_path / "out"
+    section = tmp_path / "surrogate.yaml"
+    # However slow the machine, pools are full.
+    section.write_text("surrogate: {pool: {max_wait_s: 600}}\n")
     found = command(
         *("compare", "--pool", str(pool), "--host", "openevolve", "--budget", "14", "--seeds", "1"),
-        *("--arms", "baseline,surrogate", "--out", str(out)),
+        *("--arms", "baseline,surrogate", "--surrogate", str(section), "--out", str(out)),
     )
     assert found.returncode == 0, found.stderr
     arms = json.loads((out / "summary.json").read_text())["arms"]

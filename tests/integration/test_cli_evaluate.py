@@ -186,8 +186,8 @@ def test_paid_answers_are_kept_and_asked_for_once(gpu_forecasters: Command, tmp_
 
     def config(server: MisbehavingServer) -> Path:
         path = tmp_path / "config.yaml"
-        model = f"{{kind: openai_server, base_url: {server.base_url}, model: {MODEL}, hedge: false}}"
-        path.write_text(f"surrogate: {{forecaster: {model}}}\n")
+        model = f"kind: openai_server, base_url: {server.base_url}, model: {MODEL}, hedge: false"
+        path.write_text(f"surrogate: {{forecaster: {{{model}, deadline_s: 200}}}}\n")
         return path
 
     with MisbehavingServer(*[good] * 32, replies(429, Retry_After="3600")) as server:

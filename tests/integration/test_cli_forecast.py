@@ -216,9 +216,9 @@ def test_a_language_model_is_asked_as_in_a_run(
 def test_no_endpoint_is_one_error_and_what_to_do(
     gpu_forecasters: Command, kernels: Kernels, tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path, "{kind: openai_server, base_url: 'http://localhost:1/v1', model: m}")
+    config = write_config(tmp_path, "{kind: openai_server, base_url: 'http://127.0.0.1:1/v1', model: m}")
     said = gpu_forecasters("forecast", *kernels, "--config", config)
     assert said.code == 1 and "<- predicted" not in said.out
     error, advice = said.err.splitlines()
-    assert error.startswith("error: no forecast, unreachable: http://localhost:1/v1: ConnectionRefusedError")
+    assert error.startswith("error: no forecast, unreachable: http://127.0.0.1:1/v1: ConnectionRefusedError")
     assert "check forecaster.base_url" in advice

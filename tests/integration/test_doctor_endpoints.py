@@ -26,6 +26,7 @@ from misbehaving_server import (
     label_tokens,
     replies,
     silence,
+    while_time_passes,
     white_space,
 )
 
@@ -48,6 +49,10 @@ WITHOUT_THOUGHT = completion(choice("No.")) | {
     }
 }
 KEY = "sk-hush-hush-4711"
+DEADLINE = 50.0
+"""Of a check, in seconds: long, because one that hangs only seems to take them."""
+SOON_OVER = DEADLINE - 0.2
+"""So much later an attempt is given up, and nothing else is."""
 
 
 def listing(**more: Any) -> Behaviour:
@@ -79,12 +84,12 @@ class Doctor:
     def __init__(self, command: Command, folder: Path, ledger: Path) -> None:
         self._command, self._folder, self._ledger = command, folder, ledger
 
-    def __call__(self, *urls: str, deadline: float = 20.0, **settings: Any) -> Doctor:
+    def __call__(self, *urls: str, **settings: Any) -> Doctor:
         forecaster = {"kind": "openai_server", "base_url": list(urls), "model": MODEL} | settings
         section = {"forecaster": forecaster, "device": "NVIDIA H100", "ledger": str(self._ledger)}
         (self._folder / "config.yaml").write_text(json.dumps({"surrogate": section}))
         arguments = ("--config", self._folder / "config.yaml", "--out", self._folder)
-        said = self._command("doctor", *arguments, "--deadline", str(deadline))
+        said = self._command("doctor", *arguments, "--deadline", str(DEADLINE))
         self.code, self.printed = said.code, said.out + said.err
         self.summary = (self._folder / "summary.json").read_text()
         self.checks = json.loads(self.summary)["checks"]
@@ -122,10 +127,10 @@ def test_of_a_good_endpoint_everything_is_fine(
 
 
 def test_a_server_that_is_not_there_is_told_once_and_nothing_else_is_tried(doctor: Doctor) -> None:
-    found = doctor("http://localhost:1/v1")
+    found = doctor("http://127.0.0.1:1/v1")
     assert found.code == 1
     status, text = found["models"]
-    assert status == "fail" and text.startswith("unreachable: http://localhost:1/v1: ")
+    assert status == "fail" and text.startswith("unreachable: http://127.0.0.1:1/v1: ")
     assert set(found.statuses().values()) == {"fail", "skipped"}
     assert found["forecaster"] == ("skipped", "no endpoint answers; ")
 
@@ -136,10 +141,10 @@ def test_an_endpoint_that_hangs_hangs_nothing(
     doctor: Doctor, server: MisbehavingServer, hanging: Behaviour, place: str
 ) -> None:
     if place == "models":
-        server.models = hanging
+        server.models = while_time_passes(hanging, SOON_OVER)
     else:
-        server.script(hanging)
-    found = doctor(server.base_url, deadline=0.3)
+        server.script(while_time_passes(hanging, SOON_OVER))
+    found = doctor(server.base_url)
     assert found.code == 1
     status, text = found[place]
     assert status == "fail" and text.startswith("timeout: ")
@@ -152,8 +157,9 @@ def test_an_endpoint_that_hangs_hangs_nothing(
 def test_what_hangs_in_one_check_is_not_asked_for_in_the_next(
     doctor: Doctor, server: MisbehavingServer
 ) -> None:
-    server.script(varied(silence, "structured_outputs"))
-    found = doctor(server.base_url, deadline=0.3)
+    hanging = while_time_passes(silence, SOON_OVER, SOON_OVER)  # here, and for the forecast at the end
+    server.script(varied(hanging, "structured_outputs"))
+    found = doctor(server.base_url, deadline_s=DEADLINE)
     assert found["structured output"] == (
         "fail",
         f"timeout: {server.base_url} gave no whole answer in time; {ADVICE[FailureKind.TIMEOUT]}",
@@ -177,7 +183,7 @@ def test_ctrl_c_ends_it_while_an_endpoint_hangs(server: MisbehavingServer, tmp_p
 
 
 def test_each_of_several_endpoints_is_examined(doctor: Doctor, server: MisbehavingServer) -> None:
-    gone = "http://localhost:1/v1"
+    gone = "http://127.0.0.1:1/v1"
     found = doctor(server.base_url, gone)
     assert found.statuses(server.base_url) == dict.fromkeys(CHECKS, "ok")
     assert found.statuses(gone)["models"] == "fail" and found.code == 1

@@ -42,7 +42,7 @@ from gpu_forecasters_plugin.ledger.schema import head_revision
 
 DATA = Path(__file__).parent.parent / "data"
 IDENTITY = RunIdentity("task", "reference", device="H100")
-CHILD_TIMEOUT_S = 120
+CHILD_TIMEOUT_S = 240
 
 # One process imports, and each share of the work is then a process of its own.
 PRELUDE = """
@@ -51,18 +51,18 @@ from gpu_forecasters_plugin.decision import Measurement, Outcome
 from gpu_forecasters_plugin.errors import LedgerWriteError
 from gpu_forecasters_plugin.ledger import Ledger, Worker
 
-def open_run():
-    ledger = Ledger(sys.argv[1])
+def open_run(**options):
+    ledger = Ledger(sys.argv[1], **options)
     ledger.follow_run(1)
     return ledger
 
-def each_in_a_process(work):
+def each_in_a_process(work, **options):
     children = []
     for ids in json.loads(sys.argv[2]):
         pid = os.fork()
         if pid == 0:
             try:
-                work(open_run(), ids, Worker.current())
+                work(open_run(**options), ids, Worker.current())
             except BaseException:
                 import traceback
                 traceback.print_exc()
@@ -76,7 +76,7 @@ def work(ledger, ids, worker):
     for i in ids:
         assert ledger.charge(i, worker)
         assert ledger.record_result(i, Measurement(Outcome.OK, speedup=1.0 + i, gpu_seconds=0.5))
-each_in_a_process(work)
+each_in_a_process(work, durable=False)  # on a slow disk, whoever comes last would wait for too long
 """
 COMPETE = """
 def work(ledger, ids, worker):
@@ -103,6 +103,7 @@ for i in ids:
         os.write(1, b"c%d\\n" % i)
         ledger.record_result(i, Measurement(Outcome.OK, speedup=1.0 + i))
         os.write(1, b"r%d\\n" % i)
+        assert os.read(0, 1)  # one more is allowed
 """
 FORKED = """
 ledger, ((first, second, third),) = open_run(), json.loads(sys.argv[2])
@@ -122,7 +123,7 @@ print(*[charge.decision_id for charge in ledger.open_charges()])
 
 def child(script: str, path: Path, shares: list[list[int]]) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + script, str(path), json.dumps(shares)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
@@ -522,11 +523,14 @@ def test_killed_while_writing_a_ledger_keeps_all_that_it_confirmed(run: Ledger, 
     confirmed: set[str] = set()
     for _ in range(4):
         process = child(REPORTING, path, [ids])
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("." * 60)  # after so many it waits: however late it is killed, it has not ended
+        process.stdin.flush()
         for _ in range(chance.randint(1, 60)):
             confirmed.add(process.stdout.readline().strip())
         process.send_signal(signal.SIGKILL)
         confirmed |= {line.strip() for line in process.stdout if line.endswith("\n")}
+        process.stdin.close()
         process.stdout.close()
         assert process.wait() == -signal.SIGKILL
     assert rows(path, "pragma_integrity_check") == [{"integrity_check": "ok"}]

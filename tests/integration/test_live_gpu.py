@@ -41,7 +41,9 @@ def run(x, codes):
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmWorkers]:
     log = tmp_path_factory.mktemp("workers") / "log"
-    found = WarmWorkers("cpu", [TASK], 1, limits=TimeLimits(), log=log)
+    # More than any machine needs: what a test cuts off, it says.
+    limits = TimeLimits(compile_s=250.0, run_s=250.0)
+    found = WarmWorkers("cpu", [TASK], 1, limits=limits, log=log)
     yield found
     found.close()
 
@@ -92,7 +94,7 @@ def test_a_program_that_hangs_or_ends_its_process_costs_that_process_alone(worke
         "runtime_error: the process ended"
     )
     assert outcome(workers, RIGHT) == "ok: "
-    generous, workers.limits = workers.limits, TimeLimits(run_s=0.3)
+    generous, workers.limits = workers.limits, TimeLimits(compile_s=250.0, run_s=0.3)
     try:
         assert outcome(workers, RIGHT.replace("return", "import time; time.sleep(3600)  #")).startswith(
             "timeout: "
@@ -169,7 +171,7 @@ def test_a_comparison_that_is_cut_goes_on_and_measures_nothing_twice(tmp_path: P
     while begun.poll() is None and not rows(out / "measurements.jsonl"):
         time.sleep(0.05)
     begun.send_signal(signal.SIGTERM)
-    begun.communicate(timeout=60)
+    begun.communicate(timeout=200)
     before = rows(out / "measurements.jsonl")
     assert before
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import candidate, open_gate, source, surrogate, wait_until
+from helpers import candidate, let_time_pass, open_gate, source, surrogate, wait_until
 from misbehaving_server import (
     MODEL,
     Behaviour,
@@ -35,7 +35,7 @@ from gpu_forecasters_plugin.ledger import Ledger
 pytest.importorskip("openai")
 
 MIB = 2**20
-LATER = 20.0
+LATER = 60.0
 HOURS = 36_000.0
 Build = Callable[..., OpenAIServerForecaster]
 
@@ -115,7 +115,7 @@ def test_a_thought_with_many_alternatives_is_not_too_large(build: Build) -> None
     label = [{"token": "6", "logprob": -0.1, "top_logprobs": [{"token": "6", "logprob": -0.1}]}]
     answer = choice("6", reasoning="x" * 8191) | {"logprobs": {"content": thought + label}}
     with MisbehavingServer(replies(200, completion(answer))) as server:
-        forecaster = build(server.base_url, readout="logprobs", reasoning=True)
+        forecaster = build(server.base_url, readout="logprobs", reasoning=True, deadline_s=HOURS)
         (outcome,) = forecaster.forecast([query(1)])
     assert isinstance(outcome, Forecast) and outcome.predicted_bin == 6
 
@@ -123,17 +123,21 @@ def test_a_thought_with_many_alternatives_is_not_too_large(build: Build) -> None
 def test_while_a_large_body_is_read_other_forecasts_keep_their_deadlines(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, over = ApiClient._read, threading.Event()
+    read, other_read, over = ApiClient._read, threading.Event(), threading.Event()
 
     def slow_for_large_ones(client: ApiClient, body: bytes) -> object:
         if len(body) > MIB:
+            other_read.wait(2 * LATER)
+            let_time_pass(LATER)
             over.wait(2 * LATER)
+        else:
+            other_read.set()
         return read(client, body)
 
     monkeypatch.setattr(ApiClient, "_read", slow_for_large_ones)
     large = json.dumps(completion(choice(verbalized()))) + " " * 2 * MIB
     with MisbehavingServer(replies(200, large), good) as server:
-        outcomes = build(server.base_url, deadline_s=2.0).forecast([query(1), query(2)])
+        outcomes = build(server.base_url, deadline_s=LATER).forecast([query(1), query(2)])
         over.set()
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Forecast", "ForecastFailure"]
     assert {outcome.kind for outcome in outcomes if isinstance(outcome, ForecastFailure)} == {
@@ -236,7 +240,7 @@ def test_an_endpoint_that_serves_another_model_is_told_of_once(
     build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
     with MisbehavingServer(named("cheap\x1b[31m" + "x" * MIB)) as proxy, MisbehavingServer(good) as fine:
-        forecaster = build([proxy.base_url, fine.base_url])
+        forecaster = build([proxy.base_url, fine.base_url], deadline_s=HOURS)
         for _ in range(2):
             outcomes = forecaster.forecast([query(number) for number in range(1, 9)])
             assert all(isinstance(outcome, Forecast) for outcome in outcomes)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import multiprocessing
 import shutil
 import socket
 import ssl
 import subprocess
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import formatdate
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import pytest
-from helpers import candidate, measure_all, open_gate, source, surrogate
+from helpers import candidate, let_time_pass, measure_all, open_gate, source, surrogate
 from misbehaving_server import (
     MODEL,
     PREDICTED,
@@ -36,6 +37,7 @@ from misbehaving_server import (
     reset,
     silence,
     verbalized,
+    while_time_passes,
     white_space,
 )
 
@@ -44,6 +46,7 @@ from gpu_forecasters_plugin.forecast import FailureKind, Forecast, ForecastFailu
 from gpu_forecasters_plugin.forecasters import Forecaster
 from gpu_forecasters_plugin.forecasters.language_model import endpoints
 from gpu_forecasters_plugin.forecasters.language_model.endpoints import Endpoint
+from gpu_forecasters_plugin.forecasters.language_model.event_loop import loop_thread
 from gpu_forecasters_plugin.forecasters.language_model.server import OpenAIServerForecaster
 from gpu_forecasters_plugin.ledger import Ledger
 
@@ -53,7 +56,7 @@ Build = Callable[..., OpenAIServerForecaster]
 KEY = "sk-a-key-that-nobody-may-see"
 SOON = 0.3
 """A deadline, in seconds, for what never ends by itself."""
-LATER = 20.0
+LATER = 60.0
 
 
 def query(number: int = 1) -> Query:
@@ -97,10 +100,12 @@ def end_rests(forecaster: OpenAIServerForecaster) -> None:
         endpoint.ready_at = 0.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The base URL of a port at which nobody listens, nor can anybody else meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
 
 
 SPENT: dict[str, tuple[Behaviour, FailureKind, str]] = {
@@ -113,8 +118,8 @@ SPENT: dict[str, tuple[Behaviour, FailureKind, str]] = {
     "429, wait -1": (replies(429, Retry_After="-1"), FailureKind.RATE_LIMITED, "status 429"),
     "500": (replies(500), FailureKind.UNREACHABLE, "status 500"),
     "503": (replies(503), FailureKind.UNREACHABLE, "status 503"),
-    "reset": (reset, FailureKind.UNREACHABLE, "localhost"),
-    "half a body": (half_a_body, FailureKind.UNREACHABLE, "localhost"),
+    "reset": (reset, FailureKind.UNREACHABLE, "127.0.0.1"),
+    "half a body": (half_a_body, FailureKind.UNREACHABLE, "127.0.0.1"),
     "white space": (white_space, FailureKind.TIMEOUT, "answer"),
     "silence": (silence, FailureKind.TIMEOUT, "answer"),
     "nothing said": (answers(choice(None)), FailureKind.EMPTY, "empty"),
@@ -239,8 +244,8 @@ def test_attempts_end_though_the_deadline_is_far(build: Build) -> None:
 
 
 @pytest.mark.usefixtures("short_rests")
-def test_nobody_listening_is_unreachable(build: Build) -> None:
-    failure = failure_of(one(build(f"http://localhost:{free_port()}/v1")))
+def test_nobody_listening_is_unreachable(build: Build, deaf: str) -> None:
+    failure = failure_of(one(build(deaf)))
     assert failure.kind is FailureKind.UNREACHABLE
 
 
@@ -249,7 +254,7 @@ def test_a_server_that_stays_dead_is_not_asked_by_every_forecast(build: Build) -
     with MisbehavingServer(reset) as server:
         forecaster = build(server.base_url)
         one(forecaster)  # until it counts as down
-        endpoints_of(forecaster)[0].ready_at += LATER
+        endpoints_of(forecaster)[0].ready_at = math.inf
         asked = len(server.requests)
         outcomes = forecaster.forecast([query(number) for number in range(16)])
         assert {failure_of(outcome).kind for outcome in outcomes} == {FailureKind.UNREACHABLE}
@@ -303,10 +308,18 @@ def test_the_cost_is_kept_for_failures_too(build: Build) -> None:
 
 
 def test_a_pool_pays_for_the_servers_time_once(build: Build) -> None:
-    with MisbehavingServer(good) as server:
-        outcomes = build(server.base_url, server_gpus=1.0).forecast([query(number) for number in range(8)])
-    longest = max(outcome.cost.seconds for outcome in outcomes)
-    assert 0 < sum(outcome.cost.gpu_seconds for outcome in outcomes) <= 1.01 * longest + 0.05
+    async def together(exchange: Exchange) -> None:
+        await exchange.together(8)
+        await asyncio.sleep(0.1)  # each of them takes as long
+        await good(exchange)
+
+    with MisbehavingServer(together) as server:
+        forecaster = build(server.base_url, server_gpus=1.0)
+        started = monotonic()
+        outcomes = forecaster.forecast([query(number) for number in range(8)])
+        took = monotonic() - started
+    (share,) = {outcome.cost.gpu_seconds for outcome in outcomes}
+    assert 0 < 8 * share <= took
 
 
 # -- deadline, concurrency, several endpoints -------------------------------------------------------------------
@@ -344,26 +357,53 @@ def test_load_is_spread_over_endpoints(build: Build) -> None:
     assert len(first.requests) == len(second.requests) == 4
 
 
-@pytest.mark.parametrize("behaviour", [reset, replies(503), replies(429, Retry_After="90"), silence])
+@pytest.mark.parametrize("behaviour", [reset, replies(503), replies(429, Retry_After="90")])
 def test_another_endpoint_answers_for_one_that_does_not(build: Build, behaviour: Behaviour) -> None:
     with MisbehavingServer(behaviour) as bad, MisbehavingServer(good) as fine:
-        forecaster = build([bad.base_url, fine.base_url], deadline_s=3.0)
+        forecaster = build([bad.base_url, fine.base_url])
         outcomes = forecaster.forecast([query(number) for number in range(4)])
     assert all(isinstance(outcome, Forecast) for outcome in outcomes), outcomes
 
 
+def test_another_endpoint_is_asked_half_way_to_the_deadline(build: Build) -> None:
+    async def silent(exchange: Exchange) -> None:
+        if len(bad.requests) == 1:
+            while len(fine.requests) < 2 or endpoints_of(forecaster)[1].in_flight:
+                await asyncio.sleep(0.01)  # the other one answers what it was asked
+            let_time_pass(LATER / 2)
+        await silence(exchange)
+
+    with MisbehavingServer(silent) as bad, MisbehavingServer(good) as fine:
+        forecaster = build([bad.base_url, fine.base_url], deadline_s=LATER)
+        outcomes = forecaster.forecast([query(number) for number in range(4)])
+        assert len(fine.requests) == 4
+    assert all(isinstance(outcome, Forecast) for outcome in outcomes), outcomes
+
+
+def test_an_endpoint_that_rests_for_a_moment_is_asked_half_way_to_the_deadline(build: Build) -> None:
+    # Both fail, the first one a little earlier: it is asked again while the other still rests.
+    silent = while_time_passes(silence, 100.0)
+    clock = loop_thread().loop
+    with MisbehavingServer(replies(503), silent) as bad, MisbehavingServer(replies(503), good) as fine:
+        forecaster = build([bad.base_url, fine.base_url], deadline_s=200.0)
+        began = clock.time()
+        (outcome,) = forecaster.forecast([query()])
+        assert (len(bad.requests), len(fine.requests)) == (2, 2)
+    assert isinstance(outcome, Forecast), outcome
+    assert clock.time() - began < 150.0
+
+
 def test_a_dead_endpoint_among_several_is_announced_once_and_skipped(
-    build: Build, caplog: pytest.LogCaptureFixture
+    build: Build, deaf: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with MisbehavingServer(good) as fine:
-        dead = f"http://localhost:{free_port()}/v1"
-        forecaster = build([dead, fine.base_url])
+        forecaster = build([deaf, fine.base_url])
         for _ in range(10):
             for outcome in forecaster.forecast([query(number) for number in range(8)]):
                 assert isinstance(outcome, Forecast), outcome
             end_rests(forecaster)
     loud = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(loud) == 1 and dead in loud[0]
+    assert len(loud) == 1 and deaf in loud[0]
 
 
 # -- what endpoints take ----------------------------------------------------------------------------------------
@@ -488,7 +528,7 @@ def test_it_works_on_in_a_forked_process(build: Build) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads: what is tested
             child = context.Process(target=_in_a_child, args=(forecaster, results))
             child.start()
-        child.join(60)
+        child.join()
         assert child.exitcode == 0 and results.get()
         assert isinstance(one(forecaster), Forecast)
 

@@ -21,6 +21,9 @@ from gpu_forecasters_plugin.screen.binaries import binary_tool  # noqa: E402
 from gpu_forecasters_plugin.screen.dry.cuda_source import assembler_refused  # noqa: E402
 from gpu_forecasters_plugin.screen.workshop import ScreenError, Workshop  # noqa: E402
 
+LONG_S = 250.0
+"""For what ends by itself, however slow the machine is."""
+
 needs_nvcc = pytest.mark.skipif(binary_tool("nvcc") is None, reason="there is no nvcc here")
 
 GOOD = """
@@ -101,7 +104,7 @@ class ByTask:
 
     def __init__(self, workshop: Workshop, task_file: Path) -> None:
         self._workshop = workshop
-        self._job = ScreenJob("", "sm_90", task_file=str(task_file), seconds=60.0)
+        self._job = ScreenJob("", "sm_90", task_file=str(task_file), seconds=LONG_S)
 
     def __call__(self, code: str, **more: object) -> Verdict:
         return self._workshop.screen(replace(self._job, code=code, **more))
@@ -348,7 +351,7 @@ def test_kernels_of_cupy_are_compiled_without_cupy(screen: ByTask) -> None:
 
 
 def test_an_evaluator_is_run_dry_until_it_needs_data(workshop: Workshop, evaluator: Path) -> None:
-    job = ScreenJob(GOOD, "sm_90", evaluator=str(evaluator), seconds=60.0)
+    job = ScreenJob(GOOD, "sm_90", evaluator=str(evaluator), seconds=LONG_S)
     good = workshop.screen(job)
     assert good.status is Status.VALID and "allclose" in good.stopped
     # The evaluator catches what its programs raise: it is seen all the same.
@@ -363,9 +366,9 @@ def test_an_evaluator_that_calls_nothing_here_decides_nothing(tmp_path: Path) ->
     remote.write_text(
         "def evaluate(program_path):\n    return {'combined_score': 0.0, 'error': 'no route to host'}\n"
     )
-    screener = Screener(ScreenJob("", "sm_90", evaluator=str(remote)), reference=GOOD)
+    screener = Screener(ScreenJob("", "sm_90", evaluator=str(remote), seconds=LONG_S), reference=GOOD)
     try:
-        (verdict,) = screener.screen(["def run(x:\n"], 60.0)
+        (verdict,) = screener.screen(["def run(x:\n"], LONG_S)
         assert verdict.status is Status.UNDECIDED and screener.problem is not None
         assert "cannot be run dry" in screener.problem
     finally:
@@ -373,12 +376,13 @@ def test_an_evaluator_that_calls_nothing_here_decides_nothing(tmp_path: Path) ->
 
 
 def test_verdicts_are_kept_and_late_ones_are_undecided(task_file: Path, tmp_path: Path) -> None:
-    job = ScreenJob("", "sm_90", task_file=str(task_file), seconds=60.0)
+    job = ScreenJob("", "sm_90", task_file=str(task_file), seconds=LONG_S)
     first = Screener(job, folder=tmp_path / "kept")
     try:
-        (late,) = first.screen([GOOD], 0.0)
+        with first._workshop._lock:  # nothing can be screened meanwhile
+            (late,) = first.screen([GOOD], 0.0)
         assert late.status is Status.UNDECIDED and "deadline" in late.message
-        (verdict,) = first.screen([GOOD], 60.0)
+        (verdict,) = first.screen([GOOD], LONG_S)
         assert verdict.status is Status.VALID
     finally:
         first.close()
@@ -426,6 +430,15 @@ def test_a_screener_that_is_closed_lets_go_of_whoever_waits(task_file: Path) -> 
         screener.start()
 
 
+def test_a_job_that_comes_as_the_process_is_ended_is_undecided(
+    task_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Workshop()
+    monkeypatch.setattr(ended, "start", ended.close)  # somebody closes it when it has just been started
+    verdict = ended.screen(ScreenJob(GOOD, "sm_90", task_file=str(task_file)))
+    assert verdict.status is Status.UNDECIDED and "was ended" in verdict.message
+
+
 def test_a_process_that_died_is_started_anew(workshop: Workshop, screen: ByTask) -> None:
     workshop.start()
     assert workshop._process is not None
@@ -441,7 +454,8 @@ def test_the_command_shows_candidates_beside_the_reference(
     reference.write_text(GOOD)
     candidate.write_text(GOOD.replace("tl.load", "tl.lode\x1b[2J"))
     said = gpu_forecasters(
-        "profile", candidate, "--reference", reference, "--evaluator", evaluator, "--out", tmp_path / "out"
+        *("profile", candidate, "--reference", reference, "--evaluator", evaluator),
+        *("--out", tmp_path / "out", "--timeout", str(LONG_S)),
     )
     assert said.code == 0, said.err
     assert "reference initial.py: valid" in said.out and "candidate candidate.py: invalid" in said.out
@@ -458,10 +472,8 @@ def test_doctor_runs_the_initial_program_dry(
     config = tmp_path / "config.yaml"
     config.write_text("surrogate: {screen: {policy: skip, arch: sm_90}}\n")
     assert evaluator.parent == tmp_path
-    said = gpu_forecasters("doctor", "--config", config, "--out", tmp_path)
+    command = ("doctor", "--config", config, "--out", tmp_path, "--deadline", str(LONG_S))
+    said = gpu_forecasters(*command)
     assert "the initial program is valid" in said.out and "sm_90" in said.out
     evaluator.write_text("def evaluate(path):\n    return {}\n")
-    assert (
-        "everything would be undecided"
-        in gpu_forecasters("doctor", "--config", config, "--out", tmp_path).out
-    )
+    assert "everything would be undecided" in gpu_forecasters(*command).out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections import Counter
@@ -8,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from helpers import (
     by_number,
@@ -327,7 +329,7 @@ def test_results_come_in_while_the_forecaster_is_asked(ledger: Ledger) -> None:
     class Slow(ScriptedForecaster):
         def forecast(self, queries: Sequence[Query]) -> list[ForecastOutcome]:
             asked.set()
-            assert answered.wait(30)
+            assert answered.wait(120)
             return super().forecast(queries)
 
     gate = open_gate(ledger, forecaster=Slow(by_number))
@@ -335,14 +337,14 @@ def test_results_come_in_while_the_forecaster_is_asked(ledger: Ledger) -> None:
     later: list[Decision] = []
     asking = threading.Thread(target=lambda: later.extend(gate.ask(pool(10))))
     asking.start()
-    assert asked.wait(30)
+    assert asked.wait(120)
     told = threading.Thread(target=lambda: (gate.tell(first.id, measured(2.0)), answered.set()))
     told.daemon = True
     told.start()
-    told.join(10)
+    told.join(60)
     was_told = not told.is_alive()
     answered.set()
-    asking.join(30)
+    asking.join(120)
     assert was_told and len(later) == 8
     assert gate.best_speedup == 2.0
 
@@ -526,6 +528,18 @@ def test_a_measurement_whose_process_ended_is_closed_and_stays_paid(ledger: Ledg
     (row,) = ledger.decisions()
     assert row["outcome"] == Outcome.INFRASTRUCTURE and ledger.budget_use().measurements == 1
     assert resumed.ask([candidate(5, "again")])[0].measure
+
+
+def test_a_process_that_nobody_has_collected_yet_has_ended(ledger: Ledger) -> None:
+    gate = open_gate(ledger)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        started_at = psutil.Process(process.pid).create_time()
+        worker = replace(Worker.current(), pid=process.pid, started_at=started_at)
+        gate.start(gate.ask([candidate(5)])[0].id, worker)
+        assert gate.close_interrupted() == 0
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert gate.close_interrupted() == 1
 
 
 def test_a_process_that_has_another_ones_number_has_ended(ledger: Ledger) -> None:

@@ -28,7 +28,13 @@ from gpu_forecasters_plugin.observers.jsonl import JsonLinesObserver
 from gpu_forecasters_plugin.observers.observing import observe_run
 from gpu_forecasters_plugin.testing.observers import sample_events
 
-WAIT_S = 30.0
+WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def patient_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine, a run that ends waits until everything is told."""
+    monkeypatch.setattr(observing_module, "CLOSING_S", WAIT_S)
 
 
 class Recorder(Observer):

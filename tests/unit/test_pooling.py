@@ -14,8 +14,8 @@ from gpu_forecasters_plugin.decision import Action, Decision, Reason
 from gpu_forecasters_plugin.errors import LedgerWriteError
 from gpu_forecasters_plugin.pooling import PooledGate
 
-LONG_S = 60.0
-PATIENCE_S = 20.0
+LONG_S = 600.0
+PATIENCE_S = 120.0
 
 
 class RecordingGate:

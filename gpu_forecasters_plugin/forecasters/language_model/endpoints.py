@@ -130,9 +130,12 @@ class Endpoints:
         return min(self._endpoints, key=lambda e: (max(e.ready_at, now), e.in_flight))
 
     def _limit(self, endpoint: Endpoint, deadline: float, now: float) -> float:
-        """When an attempt ends: half-way to the deadline while another endpoint could still answer."""
-        others = any(e is not endpoint and e.ready_at <= now for e in self._endpoints)
-        return (now + deadline) / 2 if others else deadline - min(_LONGEST_MARGIN_S, (deadline - now) / 10)
+        """When an attempt ends: half-way to the deadline while another endpoint could answer from then on."""
+        half_way = (now + deadline) / 2
+        others = any(
+            e is not endpoint and e.ready_at <= (now if e.down else half_way) for e in self._endpoints
+        )
+        return half_way if others else deadline - min(_LONGEST_MARGIN_S, (deadline - now) / 10)
 
     async def _attempt(
         self, endpoint: Endpoint, request: ChatRequest, limit: float
