@@ -13,186 +13,26 @@ from its work: what it was is printed, and the same command measures what is mis
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import os
-import queue
-import random
-import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.generators import tasks
-from benchmarks.generators.ahead import COMPILED, Ahead
-from benchmarks.generators.candidate import load_task
+from benchmarks.generators.ahead import Ahead
+from benchmarks.generators.gpus import gpu_count, gpu_state
+from benchmarks.generators.jobs import RUNS, job_of, task_names
 from benchmarks.generators.plan import plan
-from benchmarks.generators.processes import Row, Worker
 from benchmarks.generators.rows import RowFile, outcomes
-from benchmarks.generators.timing import METHOD
-from benchmarks.generators.variant import LANGUAGES, Variant, check_distinct
+from benchmarks.generators.session import Session
+from benchmarks.generators.variant import LANGUAGES
 from gpu_forecasters_plugin.errors import FolderInUseError, OutputError
 from gpu_forecasters_plugin.files import prepare_folder
 from gpu_forecasters_plugin.folder_lock import hold_folder
 from gpu_forecasters_plugin.recorded.shipped import short_device
 
 ROW_FILE = "rows.jsonl"
-RUNS = (1, 2)
-TIMEOUT_S = 10.0
-PATIENT_TIMEOUT_S = 40.0
-
-
-@dataclass
-class Job:
-    """One task's sources and what is known of them.
-
-    Attributes:
-        name: The task.
-        variants: Its sources.
-        wanted: Indices of those to measure.
-        seed: Index of the one that speed-ups will be relative to; it is measured first.
-        rows: By run, the rows of those that were measured.
-    """
-
-    name: str
-    variants: list[Variant]
-    wanted: list[int]
-    seed: int
-    rows: dict[int, dict[str, Row]]
-
-    def todo(self, run: int) -> list[int]:
-        """What a run has still to measure, in its order."""
-        done = self.rows[run]
-        left = [index for index in self.wanted if self.variants[index].id not in done]
-        random.Random(f"{self.name} {run}").shuffle(left)
-        return sorted(left, key=lambda index: index != self.seed)
-
-    def sources_to_do(self) -> Iterator[tuple[str, int, str]]:
-        """Task, index and language of what some run has still to measure, in the order of the first that does."""
-        for index in dict.fromkeys(index for run in RUNS for index in self.todo(run)):
-            yield self.name, index, self.variants[index].language
-
-
-@dataclass
-class Session:
-    """What the measuring threads share."""
-
-    logs: Path
-    device: str
-    cache: Path
-    ahead: Ahead
-    file: RowFile
-    deadline: float
-    task_seconds: float
-    versions: dict[str, str]
-    jobs: queue.SimpleQueue[Job] = field(default_factory=queue.SimpleQueue)
-    failures: list[str] = field(default_factory=list)
-
-    def measure_on(self, gpu: int) -> None:
-        """Takes jobs until none is left or the time is up; an error ends it as well and is among the failures."""
-        worker = Worker(
-            ["measure", "--device", self.device, "--cache", str(self.cache)],
-            self.logs / f"measure{gpu}.log",
-            {"CUDA_VISIBLE_DEVICES": str(gpu)},
-            spare=True,
-        )
-        try:
-            while time.monotonic() < self.deadline:
-                try:
-                    job = self.jobs.get_nowait()
-                except queue.Empty:
-                    return
-                self._measure_job(job, gpu, worker)
-        except Exception as error:  # the other GPUs go on
-            self._fail(f"GPU {gpu}: {type(error).__name__}: {error}")
-        finally:
-            worker.stop()
-
-    def _measure_job(self, job: Job, gpu: int, worker: Worker) -> None:
-        begun = time.monotonic()
-        for run in RUNS:
-            # What the first run did not come to waits for the next session: a source counts when measured twice.
-            share = self.task_seconds * (run / len(RUNS))
-            try:
-                self._measure(job, run, gpu, worker, min(self.deadline, begun + share))
-            except RuntimeError as error:  # the other tasks may fare better
-                self._fail(f"{job.name} run {run}: {error}")
-
-    def _fail(self, text: str) -> None:
-        self.failures.append(text)
-        print(text, file=sys.stderr, flush=True)
-
-    def _measure(self, job: Job, run: int, gpu: int, worker: Worker, deadline: float) -> None:
-        left = [index for index in job.todo(run) if run == 1 or job.variants[index].id in job.rows[1]]
-        if not left or time.monotonic() >= deadline:
-            return
-        seed = int(hashlib.sha256(f"{job.name} {run}".encode()).hexdigest()[:6], 16)
-        worker.renew(f"{job.name} {seed}")
-        starts = worker.starts
-        begun = time.monotonic()
-        counts: Counter[str] = Counter()
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        meta = {"date": today, "method": METHOD, "gpu": gpu_state(gpu)} | self.versions
-        self.file.add(job.name, run, {"meta": meta})
-        half = len(left) // 2
-        while left and time.monotonic() < deadline:
-            index = self.ahead.next_of(job.name, left)
-            left.remove(index)
-            row = self._row(job, run, index, worker)
-            counts[row["outcome"]] += 1
-            job.rows[run][job.variants[index].id] = row
-            self.file.add(job.name, run, row)
-            if len(left) == half:
-                self.file.add(job.name, run, {"meta": {"half_way": gpu_state(gpu)}})
-        print(
-            f"{job.name} run {run} on GPU {gpu}: {dict(counts)} in {time.monotonic() - begun:.0f} s, "
-            f"{worker.starts - starts} processes, {len(left)} left; {self.ahead.summary()}",
-            flush=True,
-        )
-
-    def _row(self, job: Job, run: int, index: int, worker: Worker) -> Row:
-        variant = job.variants[index]
-        begun = time.monotonic()
-        first = job.rows[1].get(variant.id, {}) if run > 1 else {}
-        refused = self.ahead.broken_build(job.name, index)
-        if first.get("ended"):
-            # A failure counts if one run has it, and this one costs a process.
-            answer = {"outcome": first["outcome"], "error": first.get("error", ""), "not_repeated": True}
-        elif refused:
-            answer = {"outcome": "compile_error", "error": refused}
-        else:
-            ready = variant.language in COMPILED and self.ahead.error(job.name, index) is None
-            tunes = "autotune" in variant.code
-            answer = worker.ask(
-                f"{job.name} {index}", TIMEOUT_S if ready and not tunes else PATIENT_TIMEOUT_S
-            )
-        return {"id": variant.id, **answer, "seconds": round(time.monotonic() - begun, 2)}
-
-
-def gpu_state(gpu: int) -> dict[str, str]:
-    """What nvidia-smi says of a device: name, driver and clocks (nothing is changed); empty without it."""
-    fields = (
-        "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
-    )
-    command = ["nvidia-smi", f"--id={gpu}", f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return {}
-    return dict(zip(fields.split(","), (part.strip() for part in text.split(",")), strict=True))
-
-
-def gpu_count() -> int:
-    """How many GPUs nvidia-smi lists."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    return len(listed.stdout.strip().splitlines())
 
 
 def compiler_versions() -> dict[str, str]:
@@ -203,47 +43,11 @@ def compiler_versions() -> dict[str, str]:
     return {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
 
 
-def choose(variants: Sequence[Variant], sample: int | None, languages: Sequence[str] | None) -> list[int]:
-    """Indices of the sources in these languages, or a sample that takes turns between families and mistakes."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for index, variant in enumerate(variants):
-        if not languages or variant.language in languages:
-            choices = variant.choices
-            family = choices.get("algorithm") or choices.get("family")
-            groups.setdefault((variant.broken, variant.language, family), []).append(index)
-    size = sum(map(len, groups.values()))
-    picked: list[int] = []
-    generator = random.Random(0)
-    for members in groups.values():
-        generator.shuffle(members)
-    while len(picked) < min(size if sample is None else sample, size):
-        picked += [members.pop() for members in groups.values() if members]
-    return sorted(picked[:sample])
-
-
-def job_of(
-    name: str, sample: int | None, languages: Sequence[str] | None, rows: dict[int, dict[str, Row]]
-) -> Job:
-    """A task's sources, with what was measured of them before."""
-    task = load_task(name)
-    variants = task.make_pool().variants
-    check_distinct(variants)
-    seed = next(index for index, variant in enumerate(variants) if variant.key == task.SEED.key)
-    wanted = sorted({seed, *choose(variants, sample, languages)})
-    return Job(name, variants, wanted, seed, rows)
-
-
 def at_least_one(text: str) -> int:
     """A count on the command line."""
     if (count := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{count} is less than 1")
     return count
-
-
-def task_names() -> list[str]:
-    """The tasks that have a generator; parts of one do not count."""
-    files = Path(tasks.__path__[0]).glob("*.py")
-    return sorted(path.stem for path in files if "\nTASK = " in path.read_text())
 
 
 def argument_parser() -> argparse.ArgumentParser:

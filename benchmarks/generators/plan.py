@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.generators.candidate import load_task
+from benchmarks.generators.jobs import Job
 from benchmarks.generators.rows import ROWS, read_rows
 from benchmarks.generators.timing import REPEATS_SLOW, SLOW_MS
 from benchmarks.generators.variant import Variant
 from gpu_forecasters_plugin.recorded.shipped import recorded_task_names
-
-if TYPE_CHECKING:
-    from benchmarks.generators.measure import Job
 
 ENDED_S = 15.0
 USUAL_HANGS = 2

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.generators import ahead, measure, processes, timing
-from benchmarks.generators.measure import Job, Session, choose
+from benchmarks.generators import ahead, measure, processes, session, timing
+from benchmarks.generators.jobs import Job, choose
 from benchmarks.generators.plan import plan
 from benchmarks.generators.processes import Worker
 from benchmarks.generators.rows import RowFile, collect, outcomes, read_rows
+from benchmarks.generators.session import Session
 from benchmarks.generators.variant import Variant
 from gpu_forecasters_plugin.folder_lock import hold_folder, release_folder
 from gpu_forecasters_plugin.recorded import shipped
@@ -79,11 +80,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(measure, "Worker", FakeWorker)
+    monkeypatch.setattr(session, "Worker", FakeWorker)
     return indices
 
 
-def session(out: Path, ahead: Any, **changed: Any) -> Session:
+def session_in(out: Path, ahead: Any, **changed: Any) -> Session:
     return Session(
         **{
             "logs": out,
@@ -100,7 +101,7 @@ def session(out: Path, ahead: Any, **changed: Any) -> Session:
 
 
 def test_each_source_is_measured_twice_but_what_hung_or_was_refused(tmp_path: Path, asked: list[int]) -> None:
-    work = session(tmp_path, FakeAhead(refused=(1,)))
+    work = session_in(tmp_path, FakeAhead(refused=(1,)))
     work.jobs.put(job(6))
     work.measure_on(0)
     assert Counter(asked) == {0: 2, 2: 2, 3: 1, 4: 2, 5: 2}
@@ -145,7 +146,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_session_without_workers_fails(
     called: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure, "Worker", lambda *_, **__: Failing(RuntimeError("no worker process starts")))
+    monkeypatch.setattr(session, "Worker", lambda *_, **__: Failing(RuntimeError("no worker process starts")))
     with pytest.raises(SystemExit) as ended:
         called()
     assert ended.value.code == 1
@@ -222,7 +223,7 @@ def test_two_sessions_do_not_write_to_one_folder(
 
 
 def test_a_later_session_measures_only_what_is_missing(tmp_path: Path, asked: list[int]) -> None:
-    work = session(tmp_path, FakeAhead())
+    work = session_in(tmp_path, FakeAhead())
     work.jobs.put(job(4))
     work.measure_on(0)
     asked.clear()
@@ -235,10 +236,10 @@ def test_a_later_session_measures_only_what_is_missing(tmp_path: Path, asked: li
 
 
 def test_a_session_that_is_over_begins_nothing(tmp_path: Path, asked: list[int]) -> None:
-    work = session(tmp_path, FakeAhead(), deadline=0.0)
+    work = session_in(tmp_path, FakeAhead(), deadline=0.0)
     work.jobs.put(job(4))
     work.measure_on(0)
-    short = session(tmp_path, FakeAhead(), task_seconds=0.0)
+    short = session_in(tmp_path, FakeAhead(), task_seconds=0.0)
     short.jobs.put(job(4))
     short.measure_on(0)
     assert asked == []
