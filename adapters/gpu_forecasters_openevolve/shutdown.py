@@ -10,6 +10,8 @@ from openevolve.process_parallel import ProcessParallelController
 
 __all__ = ["RunWatch"]
 
+_Original = Callable[[ProcessParallelController], None]
+
 
 class RunWatch:
     """Follows the host's run from its start to its end, and ends it when asked to."""
@@ -22,14 +24,28 @@ class RunWatch:
             on_stopping: called just before the host ends its worker processes, with whether one of them had died.
         """
         self._running: ProcessParallelController | None = None
+        self._on_request = on_request
+        self._on_stopping = on_stopping
         self._restore = [
-            _call_before("start", self._started),
-            _call_before("request_shutdown", lambda controller: on_request()),
-            _call_before("stop", lambda controller: on_stopping(_worker_died(controller))),
+            _replace("start", self._start),
+            _replace("request_shutdown", self._request_shutdown),
+            _replace("stop", self._stop),
         ]
 
-    def _started(self, controller: ProcessParallelController) -> None:
+    def _start(self, controller: ProcessParallelController, original: _Original) -> None:
         self._running = controller
+        original(controller)
+
+    def _request_shutdown(self, controller: ProcessParallelController, original: _Original) -> None:
+        self._on_request()
+        original(controller)
+
+    def _stop(self, controller: ProcessParallelController, original: _Original) -> None:
+        self._on_stopping(_worker_died(controller))
+        results = getattr(controller.executor, "_result_queue", None)
+        original(controller)
+        if results is not None:
+            _end_what_is_half_written(results)
 
     def end_run(self) -> None:
         """Have the host stop in good order and save its best program; before its run begins, do nothing.
@@ -56,13 +72,23 @@ def _worker_died(controller: ProcessParallelController) -> bool:
     return bool(getattr(controller.executor, "_broken", False))
 
 
-def _call_before(name: str, function: Callable[[ProcessParallelController], None]) -> Callable[[], None]:
+def _end_what_is_half_written(results: Any) -> None:
+    """Let the pool's own thread see that no more comes of a result over whose writing a worker was ended.
+
+    The host kills its workers whatever they are doing. Its main process holds the writing end of their pipe too: until
+    that is closed, the thread waits for the rest of the result, and the process for its thread, for ever.
+    """
+    results._writer.close()
+
+
+def _replace(
+    name: str, replacement: Callable[[ProcessParallelController, _Original], None]
+) -> Callable[[], None]:
     original: Callable[..., Any] = getattr(ProcessParallelController, name)
 
     @wraps(original)
-    def replacement(self: ProcessParallelController) -> None:
-        function(self)
-        original(self)
+    def replaced(self: ProcessParallelController) -> None:
+        replacement(self, original)
 
-    setattr(ProcessParallelController, name, replacement)
+    setattr(ProcessParallelController, name, replaced)
     return lambda: setattr(ProcessParallelController, name, original)

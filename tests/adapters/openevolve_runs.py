@@ -6,6 +6,7 @@ A run starts in a process that a fork server has ready, with OpenEvolve imported
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import hashlib
 import json
 import multiprocessing
@@ -227,6 +228,7 @@ def _main(command: str, arguments: list[str], environment: dict[str, str], outpu
         file = os.open(f"{output}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, descriptor)
         os.close(file)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ.update(environment)
     sys.argv = [command, *arguments]
     code: int | str | None = 0
@@ -282,8 +284,10 @@ class Run:
         """Wait for the end; a run that does not end is killed, and the test fails."""
         self._process.join(timeout)
         if self._process.is_alive():
+            os.kill(self.pid, signal.SIGUSR1)  # where it hangs
+            self._process.join(2.0)
             self.kill()
-            raise AssertionError(f"still running after {timeout:.0f} s:\n{self.text('stderr')[-3000:]}")
+            raise AssertionError(f"still running after {timeout:.0f} s:\n{self.text('stderr')[-6000:]}")
         return Finished(self._process.exitcode, self.text("stdout"), self.text("stderr"))
 
     def text(self, name: str) -> str:
