@@ -8,8 +8,8 @@ config=${2:-config.yaml}
 "$python" -c "
 from gpu_forecasters_plugin.recorded.pool import load_task
 open('initial_program.py', 'w').write(load_task('rmsnorm').reference.code)"
-"$python" -m gpu_forecasters_plugin.recorded.proposer --task rmsnorm --port 8766 --seed 1 &
-trap 'kill $! 2>/dev/null || true' EXIT
-sleep 2
-kill -0 $!   # it ends at once when the port is taken
+exec 3< <(exec "$python" -m gpu_forecasters_plugin.recorded.proposer --task rmsnorm --port 8766 --seed 1)
+trap "kill $! 2>/dev/null || true" EXIT
+read -r words <&3   # it says when it is there, and ends without a word when the port is taken
+echo "$words"
 "$python" -m gpu_forecasters_plugin openevolve initial_program.py evaluator.py --config "$config" --out "$out"
