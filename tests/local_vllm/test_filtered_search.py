@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 TASK = "softmax"
 BUDGET = 14
+A_FEW = 12
+"""So many proposals are far from spending the budget, twice: one of four is measured."""
+ENOUGH = 10_000
 EVALUATOR = f"""
 from pathlib import Path
 
@@ -34,15 +37,14 @@ def evaluate(program_path):
 
 
 class HaltedProposer(RecordedProposer):
-    """The recorded proposer, which proposes nothing while it is halted."""
+    """The recorded proposer, which proposes no more often than it is let."""
 
     def __init__(self) -> None:
         super().__init__(ProposalGraph.from_pool(load_task(TASK)), seed=3)
-        self.going = threading.Event()
-        self.going.set()
+        self.let = threading.Semaphore(0)
 
     def propose(self, *arguments: Any, **more: Any) -> tuple[str, str]:
-        self.going.wait(300)
+        self.let.acquire()
         return super().propose(*arguments, **more)
 
 
@@ -79,17 +81,18 @@ def test_a_search_outlives_its_forecaster(tmp_path: Path, server: LocalVllm) -> 
         going = start(task, GPU_FORECASTERS_CALL_LOG="1")
         try:
             wait_until((tmp_path / "measurements.jsonl").exists, timeout=120)  # of the reference
+            proposer.let.release(A_FEW)
             wait_until(lambda: len(forecasts(task)) >= 4, timeout=300)
             server.kill()
+            proposer.let.release(A_FEW)
             wait_until(lambda: unreachable(task), timeout=120)
-            proposer.going.clear()
             server.start()
             server.wait_until_ready()
             back_at = time.time()
-            proposer.going.set()
+            proposer.let.release(ENOUGH)
             done = going.finish(timeout=400)
         except BaseException:
-            proposer.going.set()
+            proposer.let.release(ENOUGH)
             going.kill()
             raise
     assert done.code == 0, done.stderr[-3000:]
