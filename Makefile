@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 MLFLOW_VENV := .venv-mlflow
@@ -17,8 +18,8 @@ TEST_PROCESSES ?= 3
 .PHONY: help install demo test lint types benchmarks vllm test-slow test-vllm test-gpu test-mlflow test-postgres test-train clean
 
 help:
-	@echo "make demo        a real OpenEvolve search with and without the filter, about 4 minutes with what it installs (7 GB)"
-	@echo "make test        style, types and all tests"
+	@echo "make demo        a real OpenEvolve search with and without the filter, about 3 minutes with what it installs (0.3 GB)"
+	@echo "make test        style, types and all tests, with what they need (7 GB)"
 	@echo "make test-slow   the long tests, with all of their kills and resumes"
 	@echo "make benchmarks  the figures under benchmarks/results (an hour or more)"
 	@echo "make vllm        a real vLLM server for this processor, and a small model for it (4 GB, 3 minutes)"
@@ -30,14 +31,17 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+# The demo needs no torch, which is most of what the tests install.
+$(DEMO_STAMP): EXTRAS := openevolve
+$(STAMP): EXTRAS := openevolve,shinka,screen,dev
+$(DEMO_STAMP) $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[openevolve,shinka,screen,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
 	$(BIN)/python -c "import matplotlib.font_manager" # looks for fonts once, and complains on stderr where that takes long
-	touch $(STAMP)
+	touch $@
 
-demo: install
+demo: $(DEMO_STAMP)
 	$(BIN)/gpu-forecasters compare --task cross_entropy --host openevolve --budget 32 --seeds 6 \
 	  --arms baseline,surrogate --out runs/demo
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--tasks", nargs="*", default=recorded_names(), help="such as softmax or softmax@h200"
+        "--tasks", nargs="*", default=recorded_names(), help="such as softmax or cross_entropy@h200"
     )
     parser.add_argument("--cache", type=Path, help="folder for what was compiled; by default nothing is kept")
     parser.add_argument("--workers", type=int)

@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--surrogate", type=Path, default=None)
     parser.add_argument("--arms", default=None, help="as gpu-forecasters compare takes them")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the runs; default: none is kept")
+    parser.add_argument("--name", default=None, help="of the files of results; default: search_HOST")
     options = parser.parse_args(arguments)
     real = options.host in _REAL_HOSTS
     usual_tasks, usual_budget = _REAL_HOSTS.get(options.host, (recorded_task_names(), max(BUDGETS)))
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     correct_together(rows)
     text = f"Host {options.host}, {seeds} paired seeds, {budget} measurements per search. {machine()}\n\n"
     numbers = {"host": options.host, "seeds": seeds, "budget": budget, "made": provenance(), "rows": rows}
-    write_result(f"search_{options.host}", numbers, text + _table(rows))
+    write_result(options.name or f"search_{options.host}", numbers, text + _table(rows))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Forecasts of the comparison beside what was measured: measures of each line of its tables, with intervals.
 
 A line is one way to train or to ask, over its seeds. Written answers are drawn several times for each kernel: proper
-scores and calibration are those of all draws together, rankings those of one draw, in the mean. Intervals resample
-kernels, the same ones for every line, so that lines can be compared in pairs.
+scores and calibration are those of all draws together, rankings the mean over draws, each ranked by itself. Intervals
+resample kernels, the same ones for every line, so that lines can be compared in pairs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_forecasters_plugin.calibration.measures import confusion, measure
+from gpu_forecasters_plugin.calibration.ranking import spearman_within_tasks, top_k
 from gpu_forecasters_plugin.calibration.reliability import (
     confidence_groups,
     ece,
@@ -23,12 +24,14 @@ from gpu_forecasters_plugin.calibration.reliability import (
     reliability_buckets,
 )
 from gpu_forecasters_plugin.calibration.rows import Array, ForecastRows
+from gpu_forecasters_plugin.calibration.scores import brier, crps, exact, nll, within_one
 from gpu_forecasters_plugin.training.rows import TrainingRow
 
 __all__ = ["INTERVALS", "Answers", "Line", "Numbers"]
 
 Numbers = dict[str, Any]
-INTERVALS = ("exact", "within_one", "brier", "crps", "ece", "spearman_within_tasks")
+_MEANS = ("exact", "within_one", "brier", "crps", "nll")
+INTERVALS = (*_MEANS, "ece", "spearman_within_tasks", "top_k_10")
 _RANKINGS = ("spearman_within_tasks", "top_k_1", "top_k_10", "top_k_25")
 
 
@@ -103,6 +106,11 @@ class Line:
         found = monotonicity(confidence_groups(self._all))
         return None if found is None else found == 1.0
 
+    def equally_sure(self) -> float:
+        """Share of all answers that have the commonest confidence: near 1, nothing can be ordered by it."""
+        counts = np.unique(self._all.confidence.round(6), return_counts=True)[1]
+        return float(counts.max() / counts.sum())
+
     def resampled(self, resamples: int, seed: int = 0) -> dict[str, Array]:
         """The measures that have intervals, of kernels drawn with replacement; shape (resamples,) each."""
         generator = np.random.default_rng(seed)
@@ -125,14 +133,31 @@ class Line:
         draws = [_flat(rows) for rows in self._draws[number]]
         return found | {name: _mean([draw[name] for draw in draws]) for name in _RANKINGS}
 
+    @cached_property
+    def _by_kernel(self) -> list[dict[str, Array]]:
+        """Of each seed, the measures that are means over kernels, one number each: the mean over its draws."""
+        found = []
+        for rows in self._together:
+            of_rows = {
+                "exact": exact(rows),
+                "within_one": within_one(rows),
+                "brier": brier(rows.probabilities, rows.truth),
+                "crps": crps(rows.probabilities, rows.truth),
+                "nll": nll(rows.probabilities, rows.truth),
+            }
+            found.append({name: of_rows[name].reshape(-1, self._count).mean(axis=0) for name in _MEANS})
+        return found
+
     def _of_sample(self, index: Any) -> Numbers:
         every = []
-        for together, draws in zip(self._together, self._draws, strict=True):
+        seeds = zip(self._by_kernel, self._together, self._draws, strict=True)
+        for by_kernel, together, draws in seeds:
+            found: Numbers = {name: float(by_kernel[name][index].mean()) for name in _MEANS}
             repeated = np.concatenate([index + self._count * number for number in range(len(draws))])
-            rows = together.take(repeated)
-            found = _flat(rows)
-            # One draw's rank correlation is as uncertain over kernels as another's.
-            found["spearman_within_tasks"] = _flat(draws[0].take(index))["spearman_within_tasks"]
+            found["ece"] = ece(together.take(repeated))
+            drawn = [rows.take(index) for rows in draws]
+            found["spearman_within_tasks"] = _mean([spearman_within_tasks(rows) for rows in drawn])
+            found["top_k_10"] = _mean([top_k(rows, (10,))["10"] for rows in drawn])
             every.append(found)
         return {name: _mean([found[name] for found in every]) for name in INTERVALS}
 

@@ -1,6 +1,6 @@
 """Merges the runs of a measured task into a pool file.
 
-    python -m benchmarks.generators.build --task rmsnorm softmax@h200
+    python -m benchmarks.generators.build --task rmsnorm cross_entropy@h200
     python -m benchmarks.generators.build --collect first/rows.jsonl second/rows.jsonl
 
 The second form first files what `measure` wrote, in however many sessions, under ``rows/``, as
@@ -306,7 +306,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--task", nargs="+", help="tasks whose rows are there, such as softmax@h200")
+    which.add_argument("--task", nargs="+", help="tasks whose rows are there, such as cross_entropy@h200")
     which.add_argument("--collect", nargs="+", type=Path, metavar="FILE", help="files of rows from `measure`")
     parser.add_argument("--rows", type=Path, default=ROWS, help="folder of the rows that are kept")
     parser.add_argument("--out", type=Path, default=DATA)

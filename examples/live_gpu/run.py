@@ -2,7 +2,8 @@
 
     python run.py --task add_norm_gelu --seeds 3 --budget 64 --out live
 
-The same command goes on with a comparison that was interrupted: nothing is measured twice.
+The same command goes on with a comparison that was interrupted: searches that have ended are kept, the others begin
+anew, and nothing is measured twice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from measuring.service import MeasuringService
 from measuring.workers import MeasuringError, TimeLimits, WarmWorkers
 from proposing.proposer import TASKS
 
+from gpu_forecasters_plugin._version import __version__
 from gpu_forecasters_plugin.cli.interrupts import interruptible
 from gpu_forecasters_plugin.config import load_surrogate_config
 from gpu_forecasters_plugin.device import detect_device
@@ -40,7 +42,7 @@ from gpu_forecasters_plugin.folder_lock import hold_folder
 from gpu_forecasters_plugin.progress import WorkProgress
 
 _POLL_S = 0.5
-_VERSIONS = ("gpu-forecasters-plugin", "openevolve", "torch", "triton")
+_VERSIONS = ("openevolve", "torch", "triton")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,7 +91,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _about(options: argparse.Namespace) -> dict[str, Any]:
-    versions = {}
+    versions = {"gpu-forecasters-plugin": __version__}
     for name in _VERSIONS:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)

@@ -26,6 +26,7 @@ from proposing.space import Design, Space
 
 from gpu_forecasters_plugin.device import detect_device
 from gpu_forecasters_plugin.files import prepare_folder, write_json
+from gpu_forecasters_plugin.progress import WorkProgress
 
 
 def _programs(space: Space) -> list[str]:
@@ -33,17 +34,14 @@ def _programs(space: Space) -> list[str]:
     return [space.write(family.design()) for family in space.families.values()]
 
 
-def _times(workers: WarmWorkers, task: Path, codes: Sequence[str], repeats: int) -> list[list[float]]:
-    """Times of each program in microseconds; the programs take turns."""
-    times: list[list[float]] = [[] for _ in codes]
-    for _ in range(repeats):
-        for each, code in zip(times, codes, strict=True):
-            found = workers.measure(task, code)
-            if found["outcome"] != "ok":
-                raise MeasuringError(
-                    f"a program that is right came out as {found['outcome']}: {found['error']}"
-                )
-            each.append(found["time_us"])
+def _round(workers: WarmWorkers, task: Path, codes: Sequence[str]) -> list[float]:
+    """Time of each program in microseconds, one after the other."""
+    times = []
+    for code in codes:
+        found = workers.measure(task, code)
+        if found["outcome"] != "ok":
+            raise MeasuringError(f"a program that is right came out as {found['outcome']}: {found['error']}")
+        times.append(found["time_us"])
     return times
 
 
@@ -89,28 +87,42 @@ def _row(family: str, alone: Sequence[float], busy: Sequence[float]) -> dict[str
 def check(task: str, device: str, count: int, repeats: int, out: Path) -> dict[str, Any]:
     """Time every family's usual program alone and beside busy neighbours.
 
+    ``summary.json`` is written after every round beside neighbours: who ends the check early has the rounds so far.
+
     Raises:
         MeasuringError: a program that is right could not be measured.
     """
     space, path = space_of(task), ROOT / "tasks" / task / "task.py"
     codes = _programs(space)
     workers = WarmWorkers(device, [path], count, limits=TimeLimits(), log=out.resolve() / "workers.log")
+    gpu = detect_device().name if device == "cuda" else "Triton's interpreter, no GPU"
+    about = {"task": task, "gpu": gpu, "processes": count}
+    alone, busy = [], []
     try:
-        _times(workers, path, codes, 1)  # compiled, and everything warm
-        alone = _times(workers, path, codes, repeats)
-        with _Neighbours(workers, path, space, count - 1) as neighbours:
-            busy = _times(workers, path, codes, repeats)
+        with WorkProgress(1 + 2 * repeats, "rounds") as progress:
+            progress.update(0, "warming up")
+            _round(workers, path, codes)  # compiled, and everything warm
+            for done in range(1, repeats + 1):
+                progress.update(done, "alone")
+                alone.append(_round(workers, path, codes))
+            with _Neighbours(workers, path, space, count - 1) as neighbours:
+                for done in range(repeats + 1, 2 * repeats + 1):
+                    progress.update(done, "beside neighbours")
+                    busy.append(_round(workers, path, codes))
+                    found = about | {"neighbours_measured": neighbours.measured}
+                    found["programs"] = _rows(space, alone, busy)
+                    write_json(out / "summary.json", found)
+            progress.update(2 * repeats + 1, "beside neighbours")
     finally:
         workers.close()
-    rows = [_row(*each) for each in zip(space.families, alone, busy, strict=True)]
-    gpu = detect_device().name if device == "cuda" else "Triton's interpreter, no GPU"
-    return {
-        "task": task,
-        "gpu": gpu,
-        "processes": count,
-        "neighbours_measured": neighbours.measured,
-        "programs": rows,
-    }
+    return found
+
+
+def _rows(
+    space: Space, alone: Sequence[Sequence[float]], busy: Sequence[Sequence[float]]
+) -> list[dict[str, Any]]:
+    by_program = zip(space.families, zip(*alone, strict=True), zip(*busy, strict=True), strict=True)
+    return [_row(*each) for each in by_program]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workers", type=int, default=8, help="processes, of which one is watched (default: 8)"
     )
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5, help="times of each program (default: 5)")
     options = parser.parse_args(arguments)
     if options.workers < 2 or options.repeats < 1:
         parser.error("it takes at least 2 --workers and 1 --repeats")
@@ -135,7 +147,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MeasuringError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    write_json(options.out / "summary.json", found)
     print(
         f"{found['task']} on {found['gpu']}: {found['neighbours_measured']} kernels of neighbours meanwhile"
     )

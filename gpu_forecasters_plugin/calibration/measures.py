@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_forecasters_plugin.calibration.ceiling import softened
-from gpu_forecasters_plugin.calibration.ranking import spearman, top_k
+from gpu_forecasters_plugin.calibration.ranking import spearman, spearman_within_tasks, top_k
 from gpu_forecasters_plugin.calibration.reliability import confidence_groups, ece, monotonicity
 from gpu_forecasters_plugin.calibration.rows import Array, ForecastRows
 from gpu_forecasters_plugin.calibration.scores import (
@@ -91,7 +91,7 @@ def measure(rows: ForecastRows) -> Measures:
         aurc(rows),
         monotonicity(confidence_groups(rows)),
         spearman(rows.expected_log2, rows.log2_speedups),
-        _spearman_within_tasks(rows),
+        spearman_within_tasks(rows),
         top_k(rows),
     )
 
@@ -132,11 +132,3 @@ def _with_skill(values: Array, score: Any, rows: ForecastRows) -> tuple[float | 
         return None, None
     usual = _mean(score(climatology(rows), rows.truth), rows) or 0.0
     return mean, 1.0 - mean / usual if usual > 1e-12 else None
-
-
-def _spearman_within_tasks(rows: ForecastRows) -> float | None:
-    expected = rows.expected_log2
-    masks = [rows.tasks == task for task in np.unique(rows.tasks)]
-    found = [spearman(expected[mask], rows.log2_speedups[mask]) for mask in masks]
-    known = [value for value in found if value is not None]
-    return float(np.mean(known)) if known else None

@@ -9,7 +9,16 @@ import numpy as np
 
 from gpu_forecasters_plugin.calibration.rows import Array, ForecastRows
 
-__all__ = ["TOP_PERCENT", "RecoveryCurve", "best_of_top", "ranks", "recovery_curve", "spearman", "top_k"]
+__all__ = [
+    "TOP_PERCENT",
+    "RecoveryCurve",
+    "best_of_top",
+    "ranks",
+    "recovery_curve",
+    "spearman",
+    "spearman_within_tasks",
+    "top_k",
+]
 
 TOP_PERCENT = (1, 5, 10, 25, 50)
 """Parts of a task's kernels that are measured, in per cent."""
@@ -39,6 +48,15 @@ def spearman(one: Array, other: Array) -> float | None:
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))
     return None if scale == 0 else float(np.clip(a @ b / scale, -1.0, 1.0))
+
+
+def spearman_within_tasks(rows: ForecastRows) -> float | None:
+    """Rank correlation of expected with measured log2 speed-up within each task; mean over those that have one."""
+    expected = rows.expected_log2
+    masks = [rows.tasks == task for task in np.unique(rows.tasks)]
+    found = [spearman(expected[mask], rows.log2_speedups[mask]) for mask in masks]
+    known = [value for value in found if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _settled(values: Array) -> Array:

@@ -191,7 +191,7 @@ def load_task(name: str) -> RecordedPool:
     """A recorded task that ships with the package.
 
     Args:
-        name: of the task (``softmax``) or of a task on a device (``softmax@h200``); see :mod:`.shipped`.
+        name: of the task (``cross_entropy``) or of a task on a device (``cross_entropy@h200``); see :mod:`.shipped`.
 
     Raises:
         PoolFileError: no such task, or it was not measured on that device; names the nearest right one.
@@ -200,7 +200,7 @@ def load_task(name: str) -> RecordedPool:
 
     name = shipped.existing_name(name)
     rows = parse_json_lines(shipped.pool_file(name).read_bytes(), name, PoolFileError)
-    return parse_pool(rows, name=name, strict=True)
+    return parse_pool(rows, name=name, strict=True, distinct=True)
 
 
 @lru_cache(maxsize=1)

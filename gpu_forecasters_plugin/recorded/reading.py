@@ -165,8 +165,17 @@ def _without_repeats(
     return kept, kept_for
 
 
-def parse_pool(rows: list[tuple[int, dict[str, Any]]], *, name: str, strict: bool) -> RecordedPool:
-    """The pool in a file's numbered rows; ``name`` stands for it in errors. See :func:`.pool.load_pool`."""
+def parse_pool(
+    rows: list[tuple[int, dict[str, Any]]], *, name: str, strict: bool, distinct: bool = False
+) -> RecordedPool:
+    """The pool in a file's numbered rows. See :func:`.pool.load_pool`.
+
+    Args:
+        rows: line numbers and objects.
+        name: what errors call the file.
+        strict: a repeated source is an error.
+        distinct: no source is a repeat, as somebody has made sure; looking for repeats takes most of the time.
+    """
     header = _header(rows, name)
     candidates: dict[str, RecordedCandidate] = {}
     lines: dict[str, int] = {}
@@ -189,7 +198,9 @@ def parse_pool(rows: list[tuple[int, dict[str, Any]]], *, name: str, strict: boo
     if reference_id not in candidates:
         where = f"{name}, line {rows[0][0]} (header)"
         raise PoolFileError(f"{where}: reference {reference_id!r} is not in the pool")
-    candidates, kept_for = _without_repeats(candidates, lines, name, strict=strict)
+    kept_for: dict[str, str] = {}
+    if not distinct:
+        candidates, kept_for = _without_repeats(candidates, lines, name, strict=strict)
     reference = candidates[kept_for.get(reference_id, reference_id)]
     if reference.outcome is not Outcome.OK:
         raise PoolFileError(

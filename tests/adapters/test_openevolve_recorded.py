@@ -14,7 +14,7 @@ from helpers import write_pool
 
 import gpu_forecasters_plugin
 from gpu_forecasters_plugin.recorded.evaluator import write_openevolve_task
-from gpu_forecasters_plugin.recorded.pool import load_pool, recorded_task_names
+from gpu_forecasters_plugin.recorded.pool import load_pool, open_pool
 from gpu_forecasters_plugin.recorded.proposer import ProposalGraph, RecordedProposer, serve
 
 pytest.importorskip("openevolve")
@@ -83,11 +83,11 @@ def test_every_child_is_a_recorded_kernel(tmp_path: Path, diff: bool) -> None:
     assert "error" not in done.stderr.lower().replace("0 error", "")
 
 
-@pytest.mark.parametrize("name", recorded_task_names())
-def test_every_shipped_task_runs(tmp_path: Path, name: str) -> None:
-    from gpu_forecasters_plugin.recorded.pool import load_task
-
-    pool = load_task(name)
+@pytest.mark.parametrize(
+    "name", ["attention_forward", "cross_entropy@h200", "gdn_recompute_w_u", "rmsnorm", "trimul"]
+)
+def test_a_shipped_task_runs(tmp_path: Path, name: str) -> None:
+    pool = open_pool(name)
     with serve(RecordedProposer(ProposalGraph.from_pool(pool), seed=1)) as server:
         task = write_openevolve_task(
             name, tmp_path, api_base=server.base_url, iterations=ITERATIONS, workers=2, log_level="WARNING"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -83,7 +84,6 @@ class ScriptedGpu:
 def test_a_time_in_which_the_gpu_waited_for_the_host_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = ScriptedGpu(needed_ms=3.0)
     gpu.install(monkeypatch)
-    monkeypatch.setattr(timing, "_PATIENCE_S", 1e9)
     timed = timing.time_on_gpu(lambda: ("output",), SimpleNamespace(zero_=lambda: None))
     assert timed.median_us == pytest.approx(200.0) and timed.spread == pytest.approx(0.0)
     assert not timed.host_behind and timed.outputs == ("output",)
@@ -93,9 +93,10 @@ def test_a_time_in_which_the_gpu_waited_for_the_host_is_taken_again(monkeypatch:
 def test_a_kernel_that_itself_waits_counts_as_it_is_and_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = ScriptedGpu(needed_ms=1e9)
     gpu.install(monkeypatch)
-    monkeypatch.setattr(timing, "_PATIENCE_S", 0.0)
     timed = timing.time_on_gpu(lambda: (), SimpleNamespace(zero_=lambda: None))
     assert timed.host_behind and timed.median_us == pytest.approx(5000.0)
+    counted = timing.REPEATS // timing.BATCH
+    assert gpu.leads_ms.count(max(gpu.leads_ms)) == timing._LONGEST_TRIES + counted
 
 
 class CountedWorkers:
@@ -154,12 +155,28 @@ def test_nobody_is_told_what_could_not_be_written(tmp_path: Path) -> None:
         assert ask(service.address, TASK, "a = 1\n")["outcome"] == "ok"
 
 
-def test_a_search_that_the_machine_failed_has_no_result_and_one_that_was_cut_has(tmp_path: Path) -> None:
+def test_a_search_that_the_machine_failed_has_no_result_and_one_that_ended_meanwhile_has(
+    tmp_path: Path,
+) -> None:
     search = Search("nearest_code", "baseline", 0, 3, tmp_path)
     ok = {"outcome": "ok", "error": None}
-    search._check([ok, {"outcome": "infrastructure", "error": "interrupted before it had a result"}])
+    search._check([ok, {"outcome": "infrastructure", "error": "ended with the run"}])
     with pytest.raises(HostError, match=r"1 of 2 measurements .*no GPU; .*start again"):
         search._check([ok, {"outcome": "infrastructure", "error": "no GPU"}])
+
+
+def test_a_search_that_was_cut_begins_anew_and_one_that_has_ended_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search("nearest_code", "baseline", 0, 3, tmp_path / "baseline-0")
+    (search.folder / "run").mkdir(parents=True)
+    (search.folder / "proposals.jsonl").write_text("{}\n")
+    begun: list[list[str]] = []
+    monkeypatch.setattr(Search, "_execute", lambda self, *_: begun.append(os.listdir(self.folder)))
+    monkeypatch.setattr(Search, "_read", lambda self: found(1.0, 2.0))
+    for _ in range(2):
+        assert search.run("no service", "auto", threading.Event()) == found(1.0, 2.0)
+    assert [sorted(names) for names in begun] == [["config.yaml", "surrogate.yaml"]]
 
 
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:

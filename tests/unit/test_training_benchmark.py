@@ -8,14 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import training_drive
 from benchmarks.training import PROFILE, SEEDS, Work, lane
-from benchmarks.training_report import lines, missing, table
+from benchmarks.training_claims import better_than_shipped, claims, rewards_told
+from benchmarks.training_lines import SHIPPED, as_shipped, trained_lines
+from benchmarks.training_picture import draw
 from benchmarks.training_runs import main as train_all
-from benchmarks.training_scores import Answers, Line
-from gpu_forecasters_plugin.training.rows import TrainingRow
+from benchmarks.training_scores import INTERVALS, Answers, Line
+from benchmarks.training_tables import missing, quality_table
+from gpu_forecasters_plugin.recorded.pool import load_task
+from gpu_forecasters_plugin.training.rows import TrainingRow, pool_rows
 
 SURE = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 UNSURE = [0.125] * 8
@@ -27,6 +32,16 @@ def rows(count: int) -> list[TrainingRow]:
         TrainingRow("scale", "triton", "H100", "ref", f"code {n}", f"key {n}", "ref", 1.8)
         for n in range(count)
     ]
+
+
+def varied_rows() -> list[TrainingRow]:
+    """Twelve kernels from twice as slow to almost four times as fast as their reference."""
+    return [replace(row, speedup=0.5 * 2 ** (n / 4)) for n, row in enumerate(rows(12))]
+
+
+def about(bins: list[int], sure: float = 0.65) -> list[list[float]]:
+    """Forecasts that put that much on each kernel's bin."""
+    return [[sure if number == own else (1 - sure) / 7 for number in range(1, 9)] for own in bins]
 
 
 def answer(probabilities: list[float] | None, tokens: int = 100) -> dict[str, Any]:
@@ -55,17 +70,113 @@ def test_a_line_is_the_mean_of_its_seeds_and_draws_and_unread_answers_are_unifor
     assert sum(sum(row) for row in line.pictures()["confusion"]) == 60
 
 
+def test_an_interval_of_rankings_is_about_every_draw() -> None:
+    kernels = varied_rows()
+    upwards = about([row.bin for row in kernels])
+    line = Line(kernels, [Answers([upwards, [row[::-1] for row in upwards]])])
+    assert line.measures["spearman_within_tasks"] == pytest.approx(0.0)
+    assert line.resampled(20)["spearman_within_tasks"] == pytest.approx([0.0] * 20)
+
+
+def test_means_over_kernels_are_the_same_of_a_resample_of_all_kernels() -> None:
+    kernels = varied_rows()
+    line = Line(kernels, [Answers([about([row.bin for row in kernels]), about([3] * 12)])])
+    every = line._of_sample(np.arange(12))
+    assert every == pytest.approx({name: line.measures[name] for name in INTERVALS})
+
+
+def compared(sure: float) -> tuple[dict[str, Line], dict[str, Any]]:
+    """Two rewards: one whose answers are sure and wrong, one that ended early and is right as often as it says."""
+    kernels = varied_rows()
+    lines = {
+        "uniform": Line(kernels, [Answers([[UNSURE] * 12])]),
+        "GRPO, correctness": Line(kernels, [Answers([[SURE[::-1]] * 12])]),
+        "GRPO, correctness_crps": Line(kernels, [Answers([about([row.bin for row in kernels], sure)])]),
+    }
+    return lines, {title: line.resampled(20) for title, line in lines.items()}
+
+
+def training(steps: int) -> dict[str, Any]:
+    return {"settings": {"steps": 32}, "training": {"steps": steps}, "trained_s": 60.0}
+
+
+def test_a_training_that_ended_early_is_named_where_it_is_compared() -> None:
+    kept = {"grpo-correctness-0": training(32), "grpo-correctness-1": training(32)}
+    kept |= {"grpo-correctness_crps-0": training(24), "grpo-correctness_crps-1": training(13)}
+    told = claims(*compared(0.99), kept)
+    assert "**GRPO, correctness_crps (24 and 13 of 32 steps)** against *GRPO, correctness*:" in told
+    assert "ECE at least 30 % lower: **reached**" in told
+    assert "**GRPO, correctness_brier** against *GRPO, correctness*: not measured." in told
+    assert "neither is surely better than chance" not in told
+    assert "for correctness alone no groups, since 100% of its answers are equally sure" in told
+
+
+def test_that_neither_reward_teaches_a_ranking_is_told() -> None:
+    lines, _ = compared(0.99)
+    kernels = varied_rows()
+    lines["GRPO, correctness_crps"] = Line(kernels, [Answers([[UNSURE] * 12])])
+    told = claims(lines, {title: line.resampled(20) for title, line in lines.items()}, {})
+    assert "Spearman undefined to undefined, undefined; neither is surely better than chance" in told
+
+
+def test_no_error_of_calibration_is_told_without_that_of_knowing_nothing() -> None:
+    told = rewards_told(compared(0.99)[0])
+    assert "an eighth for every bin, whatever the kernel, has Brier 0.438" in told
+    assert "*GRPO, correctness_crps* has Brier 0.000" in told
+
+
+def test_only_what_is_better_by_every_measure_beats_the_shipped_forecaster() -> None:
+    kernels = varied_rows()
+    right = [row.bin for row in kernels]
+    lines = {
+        SHIPPED: Line(kernels, [Answers([about(right, 0.5)])]),
+        "SFT, one token": Line(kernels, [Answers([about(right, 0.9)])]),
+        "proper, nll": Line(kernels, [Answers([about(right, 0.4)])]),
+        "proper, brier": Line(kernels, [Answers([backwards_but_surer(right)])]),
+        "SFT, written": Line(kernels, [Answers([about(right, 0.99)])]),
+    }
+    samples = {title: line.resampled(50) for title, line in lines.items()}
+    assert lines["proper, brier"].measures["nll"] < lines[SHIPPED].measures["nll"]
+    assert better_than_shipped(lines, samples) == ["SFT, one token"]
+
+
+def backwards_but_surer(right: list[int]) -> list[list[float]]:
+    """More on the right bin, and the rest so far away on the other side that the order is the wrong one."""
+    found = []
+    for own in right:
+        row = [0.0] * 8
+        row[own - 1] = 0.7
+        row[0 if own > 4 else 7] += 0.3
+        found.append(row)
+    return found
+
+
+def test_the_picture_is_narrow_and_small(tmp_path: Path) -> None:
+    draw(compared(0.9)[0], tmp_path / "picture.png")
+    data = (tmp_path / "picture.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and len(data) < 1_000_000
+    assert int.from_bytes(data[16:20]) <= 1200
+
+
+def test_the_shipped_forecaster_knows_no_kernel_of_the_operation_unless_it_was_measured() -> None:
+    kernels = pool_rows(load_task("softmax")).rows[:6]
+    faster = [replace(row, speedup=8 * row.speedup) for row in kernels]
+    nothing = as_shipped(kernels, 0).probabilities
+    assert nothing == as_shipped(faster, 0).probabilities
+    assert nothing != as_shipped(kernels, 4).probabilities
+
+
 def test_the_report_names_what_is_missing_and_what_was_cut() -> None:
     whole = {"settings": {"steps": 30}, "training": {"steps": 30}}
     cut = {"settings": {"steps": 30}, "training": {"steps": 11}}
-    names = [name for names, _ in lines().values() for name in names]
+    names = [name for names, _ in trained_lines().values() for name in names]
     assert "All trainings are there" in missing(dict.fromkeys(names, whole))
     there = dict.fromkeys([*names, "profile-correctness_brier-0"], whole) | {"grpo-correctness-1": cut}
     del there["proper-crps-0"]
     assert missing(there) == (
         "**Not there**: proper-crps-0. **Ended before their last step**: grpo-correctness-1 (11 of 30 steps)."
     )
-    assert "| GRPO, correctness | not measured |" in table({}, {})
+    assert "| GRPO, correctness | not measured |" in quality_table({}, {})
 
 
 def test_a_cut_leaves_pairs_since_both_seeds_have_one_order() -> None:

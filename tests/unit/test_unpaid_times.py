@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from gpu_forecasters_plugin.config import ForecasterConfig
 from gpu_forecasters_plugin.decision import Action, Reason
 from gpu_forecasters_plugin.forecast import Forecast
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
-from gpu_forecasters_plugin.forecasters.learned import warm_start
+from gpu_forecasters_plugin.forecasters.learned import recorded_kernels
 from gpu_forecasters_plugin.gate import Gate
 from gpu_forecasters_plugin.ledger import Ledger
 from gpu_forecasters_plugin.recorded.pool import RecordedPool, load_pool
@@ -35,19 +34,16 @@ def recorded(folder: Path, task: str, *, order: int = 1) -> RecordedPool:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, RecordedPool]]:
+def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, RecordedPool]:
     """The recorded tasks that a warm start finds."""
     tasks: dict[str, RecordedPool] = {}
-    monkeypatch.setattr(warm_start, "recorded_task_names", lambda: list(tasks))
-    monkeypatch.setattr(warm_start, "load_task", tasks.__getitem__)
-    warm_start._recorded.cache_clear()
-    yield tasks
-    warm_start._recorded.cache_clear()
+    shipped = recorded_kernels.kernels_of
+    monkeypatch.setattr(recorded_kernels, "_shipped", lambda: [shipped(task, {}) for task in tasks.values()])
+    return tasks
 
 
 def play(task: RecordedPool, folder: Path, steps: int) -> list[Belief]:
     """What the default forecaster and gate decide, step by step, on a search over a recorded task."""
-    warm_start._recorded.cache_clear()
     forecaster = build_forecaster(ForecasterConfig(), operation=task.operation)
     reference = Candidate("reference", task.reference.code)
     gate = Gate(reference, forecaster, Ledger(folder / "ledger.sqlite3"), surrogate(task=task.task))

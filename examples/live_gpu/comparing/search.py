@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -33,8 +34,8 @@ ARMS = ("baseline", "surrogate", "screened", "random")
 
 _RESULT = "search.json"
 _POLL_S = 0.3
-_CUT = ("interrupted before it had a result", "ended with the run")
-"""What the ledger says of measurements that an interruption has cut: they are part of a search that goes on."""
+_CUT = "ended with the run"
+"""What the ledger says of measurements that were under way when the budget was spent."""
 
 _ANY_ARCH = "sm_90"
 """What the compiler is asked about where there is no GPU to ask it about."""
@@ -44,7 +45,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Stopped(Exception):
-    """The comparison ends before this search does; the same command goes on with it."""
+    """The comparison ends before this search does; the same command begins it anew."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Found:
         candidates_considered: proposals that were decided on while there was budget left.
         best_code: source of the fastest program.
         best_time_us: its time.
-        seconds: how long the search took, where it was not interrupted.
+        seconds: how long the search took.
     """
 
     curve: tuple[float, ...]
@@ -70,7 +71,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Search:
-    """One arm with one seed. All that it leaves is in its folder, and a search that was interrupted goes on there.
+    """One arm with one seed. All that it leaves is in its folder.
+
+    A search that was interrupted begins anew: its ledger could go on, but the population that it had is gone, and it
+    would no longer be like one that was not interrupted. What it measured is in the service's journal.
 
     Attributes:
         task: the task's name.
@@ -129,7 +133,9 @@ class Search:
         known = self.found()
         if known is not None:
             return known
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True)
         proposer = RuleProposer(space_of(self.task), seed=self.seed, journal=self.folder / "proposals.jsonl")
         with serve(proposer) as server:
             command = self._command(server.base_url, device)
@@ -178,15 +184,13 @@ class Search:
     def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Refuse a search that has paid for measurements which the machine failed to make."""
         failed = [
-            row["error"]
-            for row in rows
-            if row["outcome"] == Outcome.INFRASTRUCTURE and row["error"] not in _CUT
+            row["error"] for row in rows if row["outcome"] == Outcome.INFRASTRUCTURE and row["error"] != _CUT
         ]
         if failed:
             reason = " ".join(str(failed[0]).split())
             raise HostError(
                 f"{self.label}: {len(failed)} of {len(rows)} measurements failed for want of a machine: {reason}; "
-                f"mend that, remove {self.folder}, and start again: no kernel is measured twice"
+                "mend that, and start again: no kernel is measured twice"
             )
 
     def _read(self) -> Found:

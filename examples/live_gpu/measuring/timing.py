@@ -19,7 +19,8 @@ SLOW_MS = 50.0
 
 _CYCLES_PER_MS = 1_800_000
 _MIN_LEAD_MS, _MAX_LEAD_MS = 1.0, 24.0
-_PATIENCE_S = 0.5
+_LONGEST_TRIES = 5
+"""Batches behind the longest idle period in which the GPU may catch up with the host before it counts."""
 
 Call = Callable[[], tuple[Any, ...]]
 
@@ -63,21 +64,22 @@ def time_on_gpu(call: Call, flush: Any) -> Timing:
 
     The calls are queued in batches behind an idle period, so that the host runs ahead of the GPU, and gaps between
     launches are no part of the time. A batch in which the GPU caught up with the host is taken again behind a longer
-    period, for half a second; after that it counts, and ``host_behind`` says so (a kernel that itself waits for the GPU
-    never runs ahead).
+    period, a few times behind the longest; after that it counts, and ``host_behind`` says so (a kernel that itself
+    waits for the GPU never runs ahead).
     """
     first = _batch(call, 2, flush, 0.0)
     slow = min(first.times_ms) > SLOW_MS
     warm = first if slow else _batch(call, WARM_UP, flush, 0.0)
     lead_ms = max(_MIN_LEAD_MS, 2 * BATCH * warm.host_ms / len(warm.times_ms))
-    patience_ends = time.perf_counter() + (0.0 if slow else _PATIENCE_S)
+    tries = 0 if slow else _LONGEST_TRIES
     times: list[float] = []
     behind = False
     gc.disable()
     try:
         while len(times) < (BATCH if slow else REPEATS):
             batch = _batch(call, BATCH, flush, min(lead_ms, _MAX_LEAD_MS))
-            if not batch.ahead and time.perf_counter() < patience_ends:
+            if not batch.ahead and tries:
+                tries -= lead_ms >= _MAX_LEAD_MS
                 lead_ms *= 2
                 continue
             behind |= not batch.ahead

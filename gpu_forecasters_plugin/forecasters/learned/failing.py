@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from gpu_forecasters_plugin.forecast import Attempt, Ending
 from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES, SourceFeatures
-from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES, profile_features
-from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStartTask, structure_of
+from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
+from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES
+from gpu_forecasters_plugin.forecasters.learned.tables import SourceTable, table_of_attempts
 
 __all__ = ["FailureModel", "Risk"]
 
@@ -31,7 +32,8 @@ give wrong results can hardly be told beforehand."""
 _REACH = 2.0
 _FLAG_SCALE = 4.0
 """Of flags, which are rare, to the standard deviation of the other inputs."""
-_FLAGS = 3
+_FLAGGED = ("invalid", "undecided")
+"""Verdicts of the compiler that have a flag each, beside that of having no profile."""
 _LAPLACE_ROWS = 2.0
 _ELSEWHERE_ROWS = 4.0
 """Rows that the base rate of other tasks is worth in this run."""
@@ -46,20 +48,6 @@ class Risk:
 
     invalid: float
     incorrect: float
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Structure, profile and the compiler's verdict of one source."""
-
-    structure: Array
-    profile: Array | None
-    screened: str | None = None
-
-    @property
-    def flags(self) -> tuple[bool, bool, bool]:
-        """:data:`_FLAGS` of them."""
-        return self.profile is None, self.screened == "invalid", self.screened == "undecided"
 
 
 @dataclass(frozen=True)
@@ -111,8 +99,8 @@ class FailureModel:
         tasks: recorded tasks of other operations; with none, only the run's own measurements teach.
     """
 
-    def __init__(self, tasks: Sequence[WarmStartTask]) -> None:
-        self._tasks = tuple(task for task in tasks if task.attempts)
+    def __init__(self, tasks: Sequence[KnownTask]) -> None:
+        self._tasks = tuple(task for task in tasks if task.endings)
         self._attempts: list[Attempt] = []
         self._fits: dict[tuple[str, bool], _Heads] = {}
 
@@ -136,20 +124,20 @@ class FailureModel:
             sources: features of the candidates.
             screened: the compiler's verdict on each.
         """
-        compiled = reference.profile is not None
-        anchor = _Source(reference.structure, reference.profile)
-        heads = self._fits.get((reference_key, compiled))
+        anchor = SourceTable.of([reference.structure], [reference.profile], [None])
+        fit_key = (reference_key, reference.profile is not None)
+        heads = self._fits.get(fit_key)
         if heads is None:
-            heads = self._fits[reference_key, compiled] = self._learn(anchor)
-        candidates = [
-            _Source(source.structure, source.profile, verdict)
-            for source, verdict in zip(sources, screened, strict=True)
-        ]
+            heads = self._fits[fit_key] = self._learn(anchor)
+        candidates = SourceTable.of(
+            [source.structure for source in sources], [source.profile for source in sources], screened
+        )
         return heads.risks(_inputs(anchor, candidates))
 
-    def _learn(self, reference: _Source) -> _Heads:
-        start = _start(self._tasks, compiled=reference.profile is not None)
-        rows = _rows(reference, self._attempts)
+    def _learn(self, reference: SourceTable) -> _Heads:
+        start = _start(self._tasks, compiled=bool(reference.compiled[0]))
+        tried = table_of_attempts(self._attempts)
+        rows = _Rows(_inputs(reference, tried), tuple(attempt.ending for attempt in self._attempts))
         weight = _ELSEWHERE_ROWS if self._tasks else _LAPLACE_ROWS
         return _Heads(
             _moved(start.runs, *rows.runs, weight, _RUNS_PENALTY[1]),
@@ -158,14 +146,10 @@ class FailureModel:
 
 
 @lru_cache(maxsize=16)
-def _start(tasks: tuple[WarmStartTask, ...], *, compiled: bool) -> _Heads:
+def _start(tasks: tuple[KnownTask, ...], *, compiled: bool) -> _Heads:
     """What other tasks teach, with profiles or without; once in a process however many searches start from them."""
-    blocks = []
-    for task in tasks:
-        profile = profile_features(task.reference_profile) if compiled else None
-        if (profile is not None) == compiled:
-            reference = _Source(structure_of(task.reference_code), profile)
-            blocks.append(_rows(reference, task.attempts))
+    known = [task for task in tasks if task.reference.compiled[0] or not compiled]
+    blocks = [_Rows(_inputs(task.reference, task.tried, compiled), task.endings) for task in known]
     width = _width(compiled)
     return _Heads(
         _elsewhere([block.runs for block in blocks], width, _RUNS_PENALTY[0]),
@@ -174,27 +158,23 @@ def _start(tasks: tuple[WarmStartTask, ...], *, compiled: bool) -> _Heads:
 
 
 def _width(compiled: bool) -> int:
-    return len(STRUCTURE_NAMES) + (len(PROFILE_NAMES) + _FLAGS if compiled else 0)
+    return len(STRUCTURE_NAMES) + (len(PROFILE_NAMES) + 1 + len(_FLAGGED) if compiled else 0)
 
 
-def _rows(reference: _Source, attempts: Sequence[Attempt]) -> _Rows:
-    sources = [
-        _Source(structure_of(a.candidate_code), profile_features(a.profile), a.screened) for a in attempts
-    ]
-    return _Rows(_inputs(reference, sources), tuple(attempt.ending for attempt in attempts))
+def _inputs(reference: SourceTable, sources: SourceTable, compiled: bool = True) -> Array:
+    """A row per source: changes to the reference, bounded, and what the compiler said, if it was asked about both.
 
-
-def _inputs(reference: _Source, sources: Sequence[_Source]) -> Array:
-    """A row per source: changes to the reference, bounded, and what the compiler said, if it was asked about both."""
-    if not sources:
-        return np.zeros((0, _width(reference.profile is not None)))
-    changes = [np.array([source.structure for source in sources]) - reference.structure]
+    Args:
+        reference: one row.
+        sources: any number of rows.
+        compiled: whether to look at what the compiler said.
+    """
+    changes = [sources.structure - reference.structure[0]]
     flags: Array = np.zeros((len(sources), 0))
-    if reference.profile is not None:
-        nothing = np.full(len(PROFILE_NAMES), np.nan)
-        profiles = np.array([nothing if s.profile is None else s.profile for s in sources])
-        changes.append(np.nan_to_num(profiles - reference.profile))
-        flags = np.array([source.flags for source in sources], dtype=np.float64)
+    if compiled and reference.compiled[0]:
+        changes.append(np.nan_to_num(sources.profiles - reference.profiles[0]))
+        said = [~sources.compiled, *([v == verdict for v in sources.screened] for verdict in _FLAGGED)]
+        flags = np.array(said, dtype=np.float64).T
     return np.hstack([_REACH * np.tanh(np.hstack(changes) / _REACH), _FLAG_SCALE * flags])
 
 

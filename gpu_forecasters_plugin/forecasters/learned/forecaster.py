@@ -24,10 +24,11 @@ from gpu_forecasters_plugin.forecasters._base import Forecaster
 from gpu_forecasters_plugin.forecasters._mass import student_bin_masses
 from gpu_forecasters_plugin.forecasters.learned.failing import FailureModel, Risk
 from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures, extract_features
+from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
 from gpu_forecasters_plugin.forecasters.learned.process import GaussianProcess
 from gpu_forecasters_plugin.forecasters.learned.profile_features import profile_features
 from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace, Points
-from gpu_forecasters_plugin.forecasters.learned.warm_start import WarmStartTask, learned_from
+from gpu_forecasters_plugin.forecasters.learned.warm_start import learned_from
 from gpu_forecasters_plugin.forecasters.learned.warp import WARPS, Warp
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
@@ -85,7 +86,7 @@ class LearnedForecaster(Forecaster):
     def __init__(
         self,
         *,
-        warm_start: Sequence[WarmStartTask] | None = None,
+        warm_start: Sequence[KnownTask] | None = None,
         use_profiles: bool = True,
         bins: BinScheme = BINS,
         name: str = "learned",

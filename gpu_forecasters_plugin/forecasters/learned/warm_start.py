@@ -15,17 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_forecasters_plugin.forecast import Attempt, Ending
-from gpu_forecasters_plugin.forecasters.learned.features import (
-    STRUCTURE_NAMES,
-    SourceFeatures,
-    extract_features,
-)
-from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES, profile_features
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
-from gpu_forecasters_plugin.screen.profile import SourceProfile
+from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES, SourceFeatures
+from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
 
-__all__ = ["WarmStart", "WarmStartTask", "learned_from", "structure_of", "warm_start_tasks"]
+__all__ = ["WarmStart", "learned_from"]
 
 Array = NDArray[np.float64]
 
@@ -35,73 +28,6 @@ _REACH = 2.0
 otherwise extrapolate without bound."""
 
 _LEAST_ROWS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class WarmStartTask:
-    """Measured kernels of another operation. Equal to itself alone, so that what is learned from it can be kept.
-
-    Attributes:
-        operation: what they compute.
-        reference_code: source that their speed-ups are relative to.
-        codes: sources with outcome ``ok``.
-        log2_speedups: log2 of each one's measured speed-up over the reference.
-        profiles: static profile of each, ``None`` where there is none; empty where nobody asked the compiler.
-        reference_profile: likewise of the reference.
-        attempts: all measured kernels, failures among them, with how they fared; empty where nobody kept them.
-    """
-
-    operation: str
-    reference_code: str
-    codes: tuple[str, ...]
-    log2_speedups: tuple[float, ...]
-    profiles: tuple[SourceProfile | None, ...] = ()
-    reference_profile: SourceProfile | None = None
-    attempts: tuple[Attempt, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.profiles and len(self.profiles) != len(self.codes):
-            raise ValueError(
-                f"warm-start task {self.operation!r} has {len(self.codes)} sources"
-                f" but {len(self.profiles)} profiles"
-            )
-        if len(self.codes) != len(self.log2_speedups):
-            raise ValueError(
-                f"warm-start task {self.operation!r} has {len(self.codes)} sources"
-                f" but {len(self.log2_speedups)} speed-ups"
-            )
-
-
-@lru_cache(maxsize=16)
-def _recorded(name: str) -> WarmStartTask:
-    # Late: profiles are completed by figures of devices, which belong to the package of forecasters.
-    from gpu_forecasters_plugin.recorded.profiles import attempts_of, recorded_verdicts
-
-    pool = load_task(name)
-    verdicts = recorded_verdicts(name)
-    attempts = tuple(attempts_of(pool, verdicts))
-    ran = [attempt for attempt in attempts if attempt.ending is Ending.OK]
-    reference = verdicts.get(pool.reference_id)
-    return WarmStartTask(
-        pool.operation,
-        pool.reference.code,
-        tuple(attempt.candidate_code for attempt in ran),
-        tuple(math.log2(pool.speedup(attempt.candidate_key) or 1.0) for attempt in ran),
-        tuple(attempt.profile for attempt in ran),
-        None if reference is None else reference.profile,
-        attempts,
-    )
-
-
-def warm_start_tasks(exclude_operation: str) -> list[WarmStartTask]:
-    """The recorded tasks of every other operation, by name.
-
-    Args:
-        exclude_operation: the operation that the run optimises, so that nothing measured for it leaks in.
-    """
-    unwanted = exclude_operation.strip().lower()
-    tasks = [_recorded(name) for name in sorted(recorded_task_names()) if name.lower() != unwanted]
-    return [task for task in tasks if task.operation.lower() != unwanted]
 
 
 class WarmStart:
@@ -114,8 +40,8 @@ class WarmStart:
         tasks: recorded tasks of other operations; with none, or too little in them, nothing is expected.
     """
 
-    def __init__(self, tasks: Sequence[WarmStartTask]) -> None:
-        blocks = [_block(task) for task in tasks if len(task.codes) >= _LEAST_ROWS]
+    def __init__(self, tasks: Sequence[KnownTask]) -> None:
+        blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
         self._text = _Model([(block.structure, block.targets) for block in blocks])
         profiled = [block.profiled() for block in blocks if block.has_profiles]
         self._profiled = _Model([block for block in profiled if len(block[1]) >= _LEAST_ROWS])
@@ -143,7 +69,7 @@ class WarmStart:
         expected *= self._text.slope / self._profiled.slope
         seen = [index for index, features in enumerate(sources) if features.profile is not None]
         if seen:
-            profiles = np.array([_change(reference.profile, sources[index].profile) for index in seen])
+            profiles = _change(reference.profile, np.array([sources[index].profile for index in seen]))
             expected[seen] = self._profiled.expect(np.hstack([structure[seen], profiles]))
         return expected
 
@@ -152,7 +78,7 @@ class WarmStart:
 
 
 @lru_cache(maxsize=8)
-def learned_from(tasks: tuple[WarmStartTask, ...]) -> WarmStart:
+def learned_from(tasks: tuple[KnownTask, ...]) -> WarmStart:
     """The warm start of those tasks, learned once in a process however many searches start from them."""
     return WarmStart(tasks)
 
@@ -176,7 +102,7 @@ class _Model:
         ridge = _RIDGES[-1]
         if len(squashed) > 1:
             ridge, self.slope = _leave_one_task_out(squashed)
-        self._coefficients = _ridge_fit(squashed, ridge)
+        self._coefficients = _ridge_fit([_moments(*block) for block in squashed], ridge)
 
     def expect(self, delta: Array) -> Array:
         """Expected log2 speed-up of each row of changes."""
@@ -212,22 +138,18 @@ class _Block:
         return np.hstack([self.structure, self.profiles])[known], self.targets[known]
 
 
-def _block(task: WarmStartTask) -> _Block:
-    reference = profile_features(task.reference_profile)
-    profiles = task.profiles or (None,) * len(task.codes)
-    nothing = np.full(len(PROFILE_NAMES), np.nan)
-    changes = [
-        nothing if reference is None or found is None else _change(reference, found)
-        for found in map(profile_features, profiles)
-    ]
-    targets = np.array(task.log2_speedups, dtype=np.float64)
-    return _Block(_differences(task), np.array(changes), targets, reference is not None)
+def _block(task: KnownTask) -> _Block:
+    reference, ran = task.reference, task.ran
+    changes = np.full(ran.profiles.shape, np.nan)
+    if reference.compiled[0]:
+        changes[ran.compiled] = _change(reference.profiles[0], ran.profiles[ran.compiled])
+    structure = ran.structure - reference.structure[0]
+    return _Block(structure, changes, task.targets, bool(reference.compiled[0]))
 
 
-def _change(reference: Array, profile: Array | None) -> Array:
+def _change(reference: Array, profiles: Array) -> Array:
     """Profile features relative to the reference's; no change where either has no number."""
-    assert profile is not None
-    return np.nan_to_num(profile - reference)
+    return np.nan_to_num(profiles - reference)
 
 
 def _is_program(features: SourceFeatures) -> bool:
@@ -235,39 +157,29 @@ def _is_program(features: SourceFeatures) -> bool:
     return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
 
 
-def _differences(task: WarmStartTask) -> Array:
-    return np.array([structure_of(code) for code in task.codes]) - structure_of(task.reference_code)
+def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
+    """What a ridge needs of one task. Its level is free: a poor reference makes everything of a task fast."""
+    centred = features - features.mean(axis=0)
+    # Every task counts the same, however many kernels it has.
+    return centred.T @ centred / len(targets), centred.T @ (targets - float(targets.mean())) / len(targets)
 
 
-@lru_cache(maxsize=8192)
-def structure_of(code: str) -> Array:
-    """Structure features of a source, kept: the same sources are learned from by every forecaster of a process."""
-    return extract_features(code).structure
-
-
-def _ridge_fit(blocks: Sequence[tuple[Array, Array]], ridge: float) -> Array:
-    """Ridge with one free level per task: a poor reference makes everything of a task fast."""
-    width = blocks[0][0].shape[1]
-    gram: Array = np.zeros((width, width))
-    right: Array = np.zeros(width)
-    for features, targets in blocks:
-        centred = features - features.mean(axis=0)
-        # Every task counts the same, however many kernels it has.
-        gram = gram + centred.T @ centred / len(targets)
-        right = right + centred.T @ (targets - float(targets.mean())) / len(targets)
-    gram /= len(blocks)
-    right /= len(blocks)
-    return np.asarray(np.linalg.solve(gram + ridge * np.eye(width), right), dtype=np.float64)
+def _ridge_fit(moments: Sequence[tuple[Array, Array]], ridge: float) -> Array:
+    """Coefficients that tasks share, from the :func:`_moments` of each."""
+    gram = sum((gram for gram, _ in moments), np.zeros_like(moments[0][0])) / len(moments)
+    right = sum((right for _, right in moments), np.zeros_like(moments[0][1])) / len(moments)
+    return np.asarray(np.linalg.solve(gram + ridge * np.eye(len(right)), right), dtype=np.float64)
 
 
 def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]]) -> tuple[float, float]:
     """Ridge that carries over best to a task that it has not seen, and the slope to believe it with."""
+    moments = [_moments(features, targets) for features, targets in blocks]
     best = (math.inf, _RIDGES[-1], 0.0)
     for ridge in _RIDGES:
         products, squares, power = [], [], []
         for index, (features, targets) in enumerate(blocks):
-            others = [block for place, block in enumerate(blocks) if place != index]
-            expected = (features - features.mean(axis=0)) @ _ridge_fit(others, ridge)
+            others = _ridge_fit(moments[:index] + moments[index + 1 :], ridge)
+            expected = (features - features.mean(axis=0)) @ others
             truth = targets - targets.mean()
             products.append(float(expected @ truth) / len(truth))
             squares.append(float(expected @ expected) / len(truth))

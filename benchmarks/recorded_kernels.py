@@ -1,0 +1,40 @@
+"""What the learned forecaster knows of the recorded tasks before a run has measured anything.
+
+``python -m benchmarks.recorded_kernels`` extracts the features of every recorded source whose static profile is there
+(``python -m benchmarks.profiles`` first) and writes the table that ships with the package. To be run after a change of
+recorded tasks, of profiles, or of the features.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from benchmarks.screening import ROOT
+from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.forecasters.learned.recorded_kernels import kernels_of, pack_recorded
+from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from gpu_forecasters_plugin.recorded.profiles import recorded_verdicts
+from gpu_forecasters_plugin.recorded.shipped import profiles_file
+
+FILE = ROOT / "gpu_forecasters_plugin" / "forecasters" / "learned" / "recorded_kernels.npz"
+
+
+def profiled_task_names() -> list[str]:
+    """The recorded tasks whose sources ship with what the compiler made of them."""
+    return [name for name in recorded_task_names() if profiles_file(name).is_file()]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Extract and write."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(arguments)
+    tasks = [kernels_of(load_task(name), recorded_verdicts(name)) for name in profiled_task_names()]
+    data = pack_recorded(tasks)
+    write_atomically(FILE, data)
+    print(f"{', '.join(task.name for task in tasks)}: {len(data) / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()
