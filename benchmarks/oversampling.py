@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = (
         f"In process, {options.seeds} paired seeds, means over {', '.join(options.tasks)}. {machine()}\n\n"
         "At every step the same number is measured. Gap closed is of the way to the oracle's best at the same factor. "
-        "Proposals cost nothing here, and a task has some two hundred kernels: what was passed over is proposed again, "
+        "Proposals cost nothing here, and a task has a few hundred kernels: what was passed over is proposed again, "
         "and who asks often is led farther from the parent. `random` shows how much that alone brings.\n\n"
     )
     numbers = {"seeds": options.seeds, "made": provenance(), "rows": rows}
