@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.report import RESULTS, write_result
 from gpu_forecasters_plugin.compare.significance import LEVEL
+from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks
 
 Result = Mapping[str, Any]
 """What ``benchmarks.search`` has written for one host."""
@@ -46,13 +47,11 @@ def _geometric_mean(values: Sequence[float | None]) -> float | None:
 
 def standing(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One arm's figures over the tasks of a host and budget."""
-    gaps = [row["gap_closed"] for row in rows if row.get("gap_closed") is not None]
     shown = [row for row in rows if row.get("p_value_holm", 1.0) <= LEVEL]
     return {
         "arm": rows[0]["arm"],
         "mean_ratio": _geometric_mean([row["mean_ratio"] for row in rows]),
         "measurements_to_match_ratio": _geometric_mean([row["measurements_to_match_ratio"] for row in rows]),
-        "gap_closed": sum(gaps) / len(gaps) if gaps else None,
         "share_of_pool_best": sum(row["share_of_pool_best"] for row in rows) / len(rows),
         "smallest_mean_ratio": min(row["mean_ratio"] for row in rows),
         "better": [row["task"] for row in shown if row["mean_ratio"] > 1.0],
@@ -68,6 +67,9 @@ def boards(result: Result) -> list[dict[str, Any]]:
         rows = [row for row in result["rows"] if row["budget"] == budget]
         arms = dict.fromkeys(row["arm"] for row in rows)
         arms_standing = [standing([row for row in rows if row["arm"] == arm]) for arm in arms]
+        oracle = next((arm["mean_ratio"] for arm in arms_standing if arm["arm"] == "oracle"), None)
+        for arm in arms_standing:
+            arm["gap_closed"] = gap_closed_over_tasks(arm["mean_ratio"], oracle)
         arms_standing.sort(key=lambda arm: -arm["mean_ratio"])
         setting = {"host": result["host"], "seeds": result["seeds"], "budget": budget}
         found.append(setting | {"made": result["made"], "arms": arms_standing})
@@ -98,8 +100,9 @@ _HEAD = (
 _LEGEND = """\
 Best over baseline's: geometric mean over tasks and paired seeds at the same number of measurements. Times fewer to
 match: geometric mean over tasks; `-` where an arm never reached the baseline's final mean on one of them. Gap closed:
-mean share of the way from the baseline's best to the oracle's. Shown better or worse: tasks whose paired permutation
-test, corrected for all arms and tasks of the board (Holm), is at most 5 %. `random` is the floor, `oracle` the limit.
+of the oracle's gain over the baseline, both as logarithms of the mean over tasks. Shown better or worse: tasks whose
+paired permutation test, corrected for all arms and tasks of the board (Holm), is at most 5 %. `random` is the floor,
+`oracle` the limit.
 """
 
 

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.screening_truth`` needs torch and triton and nothing else. Each source runs in a process of its
 own, forked from one that has torch loaded, on every shape of its task, its results compared with the task's own
-reference; so do the five references of the recorded tasks, which show that the machine measures at all. What was
+reference; so do the references of their tasks, which show that the machine measures at all. What was
 measured is in ``benchmarks/results/screening_truth.json`` after every source, and is not measured again.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.generators.candidate import load_task as load_generator
 from benchmarks.generators.checking import compare
-from benchmarks.screening_sources import BrokenSource, broken_sources
-from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
+from benchmarks.screening_sources import PARENT_TASKS, BrokenSource, broken_sources
+from gpu_forecasters_plugin.recorded.pool import load_task
 
 __all__ = ["TRUTH", "measure", "read_truth", "summary", "truth_of"]
 
@@ -55,7 +55,7 @@ def truth_of(source: BrokenSource, known: dict[str, dict[str, str]]) -> dict[str
 def _controls() -> list[BrokenSource]:
     return [
         BrokenSource(f"{_CONTROL} {task}", task, _CONTROL, load_task(task).reference.code)
-        for task in recorded_task_names()
+        for task in PARENT_TASKS
     ]
 
 

@@ -69,7 +69,7 @@ class ForecasterConfig(LanguageModelSettings):
         warm_start: let ``learned`` start from the recorded tasks of other operations.
         experts: for ``mixture``: the forecasters to combine.
         forecaster: for ``recalibrated``: the forecaster whose probabilities are mended by its record in this run.
-        weights: for ``mixture``: prior weight of each expert, same order; 0.8 each when left out.
+        weights: for ``mixture``: prior weight of each expert, same order; 0.5 each when left out.
         path: for ``replay``: JSONL file of recorded forecasts, relative to the configuration's folder.
         options: the settings of a plugin's forecaster.
     """

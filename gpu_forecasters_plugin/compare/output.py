@@ -114,7 +114,8 @@ def _cells(row: Mapping[str, Any], p_value: float) -> list[str]:
 _LEGEND_OF_ALL = """\
 vs base: geometric mean of best / baseline's best over paired seeds; p: paired permutation test of that mean,
 corrected for all arms and tasks together (Holm; the rows of all tasks are one test each); times fewer:
-measurements than the baseline's to reach its final mean; gap closed: of that to the oracle; shown: by p at 5 %."""
+measurements than the baseline's to reach its final mean; gap closed: of that to the oracle (all: of the gain in
+logarithms); shown: by p at 5 %."""
 
 
 def print_results(summary: Mapping[str, Any], out: Path) -> None:

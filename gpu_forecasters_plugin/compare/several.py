@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_forecasters_plugin.compare.runner import check_comparison, run_comparison
 from gpu_forecasters_plugin.compare.significance import LEVEL, holm, sign_flip_p_value
-from gpu_forecasters_plugin.compare.statistics import paired_interval
+from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks, paired_interval
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.files import prepare_folder, write_json
@@ -73,24 +73,24 @@ def across_tasks(summaries: Summaries, found: Mapping[str, Mapping[str, Any]]) -
 
     Returns:
         By arm: ``mean_ratio`` (geometric mean over tasks and seeds), its ``ci95`` and ``p_value`` (over seeds),
-        ``measurements_to_match_ratio`` (geometric mean; ``None`` if it is for any task), ``gap_closed`` (mean of the
-        tasks that have one), the tasks where it is significantly ``better`` and ``worse``, and
-        ``mean_at_least_baseline``: those where its mean ratio is at least 1.
+        ``measurements_to_match_ratio`` (geometric mean; ``None`` if it is for any task), ``gap_closed``
+        (:func:`~gpu_forecasters_plugin.compare.statistics.gap_closed_over_tasks`), the tasks where it is significantly
+        ``better`` and ``worse``, and ``mean_at_least_baseline``: those where its mean ratio is at least 1.
     """
     arms = [arm for arm in next(iter(summaries.values()))["arms"] if arm != "baseline"]
+    log_ratios = {arm: np.array(_log_ratios(summaries, arm)) for arm in arms}
+    means = {arm: float(np.exp(ratios.mean())) for arm, ratios in log_ratios.items()}
     result: dict[str, Any] = {}
-    for arm in arms:
-        ratios = np.array(_log_ratios(summaries, arm))
+    for arm, ratios in log_ratios.items():
         rows = {task: rows[arm] for task, rows in found.items()}
-        gaps = [row["gap_closed"] for row in rows.values() if row["gap_closed"] is not None]
         result[arm] = {
-            "mean_ratio": float(np.exp(ratios.mean())),
+            "mean_ratio": means[arm],
             "ci95": paired_interval(ratios),
             "p_value": sign_flip_p_value(ratios.tolist()),
             "measurements_to_match_ratio": _geometric_mean(
                 [row["measurements_to_match_ratio"] for row in rows.values()]
             ),
-            "gap_closed": float(np.mean(gaps)) if gaps else None,
+            "gap_closed": gap_closed_over_tasks(means[arm], means.get("oracle")),
             "better": [task for task, row in rows.items() if row["significant"] == "better"],
             "worse": [task for task, row in rows.items() if row["significant"] == "worse"],
             "mean_at_least_baseline": [task for task, row in rows.items() if row["mean_ratio"] >= 1.0],

@@ -11,7 +11,14 @@ import numpy as np
 from gpu_forecasters_plugin.compare.records import ArmRun
 from gpu_forecasters_plugin.compare.significance import holm, sign_flip_p_value
 
-__all__ = ["compare_arms", "gap_closed", "mean_curve", "paired_interval", "summarise"]
+__all__ = [
+    "compare_arms",
+    "gap_closed",
+    "gap_closed_over_tasks",
+    "mean_curve",
+    "paired_interval",
+    "summarise",
+]
 
 _RESAMPLES = 4000
 _LEVEL = 0.95
@@ -89,6 +96,23 @@ def gap_closed(runs: Mapping[str, Sequence[ArmRun]], arm: str) -> float | None:
     best = {name: np.mean([run.best_speedup for run in runs[name]]) for name in ("baseline", "oracle", arm)}
     gap = best["oracle"] - best["baseline"]
     return float((best[arm] - best["baseline"]) / gap) if gap > _NO_GAP * best["oracle"] else None
+
+
+def gap_closed_over_tasks(mean_ratio: float, oracle_mean_ratio: float | None) -> float | None:
+    """Share of the oracle's gain over the baseline that an arm has, both as logarithms of means over tasks.
+
+    A mean of the tasks' own shares would follow those where there is hardly anything to gain.
+
+    Args:
+        mean_ratio: geometric mean over tasks of the arm's best over the baseline's.
+        oracle_mean_ratio: the oracle's; ``None`` where it was not run.
+
+    Returns:
+        1 for the oracle, below 0 for less than the baseline; ``None`` without an oracle, or where that gained nothing.
+    """
+    if oracle_mean_ratio is None or math.log(oracle_mean_ratio) <= _NO_GAP:
+        return None
+    return math.log(mean_ratio) / math.log(oracle_mean_ratio)
 
 
 def summarise(

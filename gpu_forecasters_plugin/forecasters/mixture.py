@@ -27,7 +27,7 @@ from gpu_forecasters_plugin.forecasters.stacking import FLOOR, fit_weights, log_
 __all__ = ["MixtureForecaster"]
 
 _CLIMATOLOGY_WEIGHT = 0.3
-_EXPERT_WEIGHT = 0.8
+_EXPERT_WEIGHT = 0.5
 _LEAST_WEIGHT = 0.1
 """Less than this is none: a pool's order follows the sign of a weight, however small it is."""
 
@@ -45,7 +45,7 @@ class MixtureForecaster(Forecaster):
 
     Args:
         experts: forecasters with names of their own; the mixture owns them.
-        weights: configured weight per expert name, at least 0; by default 0.3 for climatology and 0.8 for
+        weights: configured weight per expert name, at least 0; by default 0.3 for climatology and 0.5 for
             every other.
         prior_rows: how many measurements the configured weights are worth.
         half_life: measurements after which a row counts half; infinity never forgets.

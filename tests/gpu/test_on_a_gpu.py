@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.screening_sources import broken_sources
+from benchmarks.screening_sources import PARENT_TASKS, broken_sources
 from benchmarks.screening_truth import read_truth, truth_of
 from gpu_forecasters_plugin.device import detect_device
 
@@ -32,7 +32,7 @@ def test_written_mistakes_fail_here_as_recorded_and_the_references_run(tmp_path:
     here, recorded = read_truth(out), read_truth()
 
     controls = [row["outcome"] for row in here.values() if row["id"].startswith("reference")]
-    assert controls == ["ok"] * 5
+    assert controls == ["ok"] * len(PARENT_TASKS)
     for source in broken_sources():
         found, expected = truth_of(source, here), truth_of(source, recorded)
         assert found is not None and expected is not None, source.id

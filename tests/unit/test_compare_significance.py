@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -140,9 +141,27 @@ def test_several_tasks_are_one_family_of_tests(tmp_path: Path, capsys: pytest.Ca
     assert (overall["better"], overall["worse"]) == (["a"], ["b"])
     assert overall["mean_ratio"] == pytest.approx(1.0) and overall["mean_at_least_baseline"] == ["a"]
     assert overall["measurements_to_match_ratio"] is None
+    assert overall["gap_closed"] is None
     print_results(found, tmp_path)
     said = capsys.readouterr().out
     assert "2 tasks through inprocess" in said and "+1 -1 of 2" in said
+
+
+def test_over_tasks_the_gap_is_that_of_the_logarithms_which_no_task_without_one_can_dominate(
+    tmp_path: Path,
+) -> None:
+    twice, hardly = [2.0] * 12, [1.001] * 12
+    found = compared(
+        ["a", "b"],
+        tmp_path / "out",
+        baseline=[LEVEL, LEVEL],
+        surrogate=[twice, [0.99] * 12],
+        oracle=[twice, hardly],
+    )
+    assert found["comparison"]["b"]["surrogate"]["gap_closed"] == pytest.approx(-10.0)
+    closed = math.log(2.0 * 0.99) / math.log(2.0 * 1.001)
+    assert found["across_tasks"]["surrogate"]["gap_closed"] == pytest.approx(closed)
+    assert found["across_tasks"]["oracle"]["gap_closed"] == 1.0
 
 
 def test_what_cannot_be_compared_is_refused_before_the_first_task_runs(tmp_path: Path) -> None:

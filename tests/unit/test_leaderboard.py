@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,7 +42,7 @@ def test_arms_stand_in_the_order_of_their_mean_ratio_over_all_tasks(results: Pat
     strong = board["arms"][1]
     assert strong["mean_ratio"] == pytest.approx((1.5 * 1.2) ** 0.5)
     assert strong["smallest_mean_ratio"] == pytest.approx(1.2)
-    assert strong["gap_closed"] == pytest.approx((0.5 + 0.2) / 2)
+    assert strong["gap_closed"] == pytest.approx(math.log(1.5 * 1.2) / math.log(2.0 * 2.0))
     assert (strong["better"], strong["worse"]) == (["a", "b"], [])
     assert (board["arms"][3]["better"], board["arms"][3]["worse"]) == (["b"], ["a"])
     assert board["arms"][3]["measurements_to_match_ratio"] is None
