@@ -8,11 +8,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.training import REWARDS, SCORES, Numbers
-from benchmarks.training_lines import MEASURED, SAME_KERNELS, SHIPPED, one_token_lines, trained_lines
+from benchmarks.training_lines import (
+    MEASURED,
+    SAME_KERNELS,
+    SHIPPED,
+    START,
+    one_token_lines,
+    trained_lines,
+)
 from benchmarks.training_scores import Line
 from benchmarks.training_tables import NO_ANSWERS, Samples, interval, rows_of
+from gpu_forecasters_plugin.calibration.rows import Array
 
-__all__ = ["against_learned", "better_than_shipped", "claims", "rewards_told"]
+__all__ = ["against_learned", "against_start", "better_than_shipped", "claims", "rewards_told"]
 
 _WANTED_ECE_CUT, _WANTED_SHARE_OF_TIME = 0.3, 0.1
 _PLAIN = f"GRPO, {REWARDS[0]}"
@@ -57,8 +65,8 @@ def _of_proper(found: Mapping[str, Line], samples: Samples, kept: Mapping[str, N
     if best is None:
         return f"**proper** against the best of GRPO: {NO_ANSWERS}."
     told = [
-        f"**proper** against the best of GRPO by Brier, *{named_with_steps(best, kept)}*, and its GPU-minutes for as "
-        "many steps:\n"
+        f"**proper** against the best of GRPO by Brier, *{named_with_steps(best, kept)}*, and the share of its "
+        "GPU-minutes that a whole training takes:\n"
     ]
     for title in (*(f"proper, {score}" for score in SCORES), "proper, brier, longer"):
         if title not in found:
@@ -69,7 +77,7 @@ def _of_proper(found: Mapping[str, Line], samples: Samples, kept: Mapping[str, N
         told.append(
             f"- {title}, within noise or better: {_reached(bounds is not None and bounds[0] <= 0)}, Brier "
             f"{_difference('brier', found, samples, best, title)}; in a tenth of the GPU-minutes: "
-            f"{_reached(share <= _WANTED_SHARE_OF_TIME)}, {share:.0%} of its own."
+            f"{_reached(share <= _WANTED_SHARE_OF_TIME)}, {share:.0%} of them."
         )
     return "\n".join(told)
 
@@ -114,16 +122,23 @@ def rewards_told(found: Mapping[str, Line]) -> str:
 
 def against_learned(found: Mapping[str, Line], samples: Samples) -> str:
     """Differences of every one-token line to the learned forecaster, once for each of what that one may know."""
+    return "\n\n".join(_minus(other, found, samples) for other in (SHIPPED, MEASURED, SAME_KERNELS))
+
+
+def against_start(found: Mapping[str, Line], samples: Samples) -> str:
+    """What GRPO and ``proper`` add to what they begin from."""
+    return _minus(START, found, samples) if START in found else f"*{START}*: {NO_ANSWERS}."
+
+
+def _minus(other: str, found: Mapping[str, Line], samples: Samples) -> str:
+    """Differences of every one-token line to another line."""
     measures = _BETTER_BELOW | _BETTER_ABOVE
-    parts = []
-    for other in (SHIPPED, MEASURED, SAME_KERNELS):
-        rows = [
-            [title, *(_difference(name, found, samples, other, title) for name in measures)]
-            for title in one_token_lines()
-            if title in found
-        ]
-        parts.append(f"Minus *{other}*:\n\n{rows_of(['', *measures.values()], rows)}")
-    return "\n\n".join(parts)
+    rows = [
+        [title, *(_difference(name, found, samples, other, title) for name in measures)]
+        for title in one_token_lines()
+        if title in found and title != other
+    ]
+    return f"Minus *{other}*:\n\n{rows_of(['', *measures.values()], rows)}"
 
 
 def better_than_shipped(found: Mapping[str, Line], samples: Samples) -> list[str]:
@@ -151,7 +166,7 @@ def _difference(name: str, found: Mapping[str, Line], samples: Samples, one: str
     return f"{after - before:+.3f} ({_bounds(bounds, '.3f')})"
 
 
-def _finite(sample: Numbers) -> Numbers:
+def _finite(sample: Array) -> Array:
     return np.where(np.isfinite(sample), sample, np.nan)
 
 

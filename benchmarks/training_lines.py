@@ -30,6 +30,7 @@ __all__ = [
     "MEASURED",
     "SAME_KERNELS",
     "SHIPPED",
+    "START",
     "UNTRAINED",
     "all_lines",
     "answered_by_all",
@@ -47,6 +48,8 @@ FREQUENCIES = "bin frequencies"
 SAME_KERNELS = "learned, same kernels"
 SHIPPED = "learned, as it ships"
 MEASURED = f"learned, {FIRST_MEASURED} measured"
+START = "SFT, one token"
+"""What GRPO and ``proper`` begin from."""
 UNTRAINED = (_UNIFORM, FREQUENCIES, SAME_KERNELS, SHIPPED, MEASURED)
 
 
@@ -56,7 +59,7 @@ def trained_lines() -> dict[str, tuple[list[str], str]]:
     found = {
         "base, one token": ([BASE], ONE_TOKEN),
         "base, written": ([BASE], WRITTEN),
-        "SFT, one token": (starts, ONE_TOKEN),
+        START: (starts, ONE_TOKEN),
         "SFT, written": (starts, WRITTEN),
     }
     for reward in REWARDS:

@@ -37,7 +37,9 @@ def draw(found: Mapping[str, Line], file: Path) -> None:
         for bucket in pictures["buckets"]:
             # As large as its share of the answers: a point of five answers tells nothing.
             size = 20 + 280 * bucket["weight"]
-            top.scatter(bucket["confidence"], bucket["accuracy"], s=size, color="#0072B2", alpha=0.75)
+            top.scatter(
+                bucket["confidence"], bucket["accuracy"], s=size, color="#0072B2", alpha=0.75, clip_on=False
+            )
         top.set(xlim=(0, 1.05), ylim=(0, 1.05), aspect="equal", xticks=[0, 0.5, 1])
         top.set_title(f"{_SHOWN[title]}\nECE {found[title].measures['ece']:.2f}", fontsize=12)
         errors = [group["mean_abs_log2_error"] for group in pictures["groups"]]

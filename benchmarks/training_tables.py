@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.training import Numbers
 from benchmarks.training_lines import all_lines, trained_lines
 from benchmarks.training_scores import Line
+from gpu_forecasters_plugin.calibration.rows import Array
 
 __all__ = [
     "NO_ANSWERS",
@@ -23,7 +24,7 @@ __all__ = [
     "sureness_table",
 ]
 
-Samples = Mapping[str, Mapping[str, Numbers]]
+Samples = Mapping[str, Mapping[str, Array]]
 NO_ANSWERS = "not measured"
 _QUALITY = {
     "exact": "exact",
@@ -56,14 +57,14 @@ def quality_table(found: Mapping[str, Line], samples: Samples) -> str:
     return rows_of(["", *_QUALITY.values()], rows)
 
 
-def _cell(value: float | None, sample: Numbers | None) -> str:
+def _cell(value: float | None, sample: Array | None) -> str:
     if value is None:
         return "-"
     bounds = interval(sample)
     return f"{value:.2f}" if bounds is None else f"{value:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})"
 
 
-def interval(sample: Numbers | None) -> tuple[float, float] | None:
+def interval(sample: Array | None) -> tuple[float, float] | None:
     """The middle 95 % of the resamples in which a measure is defined."""
     if sample is None or np.isnan(sample).all():
         return None

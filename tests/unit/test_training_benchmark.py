@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks import training_drive
 from benchmarks.training import PROFILE, SEEDS, Work, lane
-from benchmarks.training_claims import better_than_shipped, claims, rewards_told
-from benchmarks.training_lines import SHIPPED, as_shipped, trained_lines
+from benchmarks.training_claims import against_start, better_than_shipped, claims, rewards_told
+from benchmarks.training_lines import SHIPPED, START, as_shipped, trained_lines
 from benchmarks.training_picture import draw
+from benchmarks.training_report import utilisation
 from benchmarks.training_runs import main as train_all
 from benchmarks.training_scores import INTERVALS, Answers, Line
 from benchmarks.training_tables import missing, quality_table
@@ -138,6 +139,40 @@ def test_only_what_is_better_by_every_measure_beats_the_shipped_forecaster() -> 
     samples = {title: line.resampled(50) for title, line in lines.items()}
     assert lines["proper, brier"].measures["nll"] < lines[SHIPPED].measures["nll"]
     assert better_than_shipped(lines, samples) == ["SFT, one token"]
+
+
+def test_what_training_adds_is_told_beside_its_start() -> None:
+    kernels = varied_rows()
+    right = [row.bin for row in kernels]
+    lines = {
+        START: Line(kernels, [Answers([about(right, 0.5)])]),
+        "proper, nll": Line(kernels, [Answers([about(right, 0.9)])]),
+        "GRPO, correctness": Line(kernels, [Answers([about(right, 0.9)])]),
+    }
+    told = against_start(lines, {title: line.resampled(20) for title, line in lines.items()})
+    gained = lines["proper, nll"].measures["brier"] - lines[START].measures["brier"]
+    assert gained < 0 and f"| proper, nll | {gained:+.3f} (" in told
+    assert f"| {START} |" not in told and "| GRPO, correctness |" not in told
+    assert against_start({}, {}) == f"*{START}*: not measured."
+
+
+def test_a_share_of_minutes_is_that_of_whole_trainings_however_many_steps_they_have() -> None:
+    lines, _ = compared(0.99)
+    lines["proper, brier, longer"] = lines["uniform"]
+    kept = {f"grpo-{reward}-0": training(16) for reward in ("correctness", "correctness_crps")}
+    kept["longer-brier-0"] = {"settings": {"steps": 150}, "training": {"steps": 150}, "trained_s": 90.0}
+    told = claims(lines, {title: line.resampled(20) for title, line in lines.items()}, kept)
+    # A minute for 16 of 32 steps is two minutes for all of them; the other one took a minute and a half.
+    assert "- proper, brier, longer, within noise or better: **not reached**" in told
+    assert "in a tenth of the GPU-minutes: **not reached**, 75% of them." in told
+
+
+def test_time_between_two_parts_of_the_work_is_no_time_of_the_gpu(tmp_path: Path) -> None:
+    samples = [{"t": t, "gpu": 80, "used_gib": 9.0} for t in (0.0, 1.0, 2.0, 9000.0, 9001.0)]
+    (tmp_path / "gpu.jsonl").write_text("\n".join(map(json.dumps, samples)))
+    assert "Over all 5 seconds of 2 parts," in utilisation(tmp_path)
+    (tmp_path / "gpu.jsonl").write_text("\n".join(map(json.dumps, samples[:3])))
+    assert "Over all 3 seconds, two" in utilisation(tmp_path)
 
 
 def backwards_but_surer(right: list[int]) -> list[list[float]]:
