@@ -45,12 +45,19 @@ def _geometric_mean(values: Sequence[float | None]) -> float | None:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if complete else None
 
 
-def standing(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One arm's figures over the tasks of a host and budget."""
+def _mean_ratio(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Geometric mean over tasks."""
+    return math.exp(math.fsum(math.log(row["mean_ratio"]) for row in rows) / len(rows))
+
+
+def standing(rows: Sequence[Mapping[str, Any]], oracle: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One arm's figures over the tasks of a host and budget, beside the oracle's rows (none where it was not run)."""
     shown = [row for row in rows if row.get("p_value_holm", 1.0) <= LEVEL]
+    mean_ratio = _mean_ratio(rows)
     return {
         "arm": rows[0]["arm"],
-        "mean_ratio": _geometric_mean([row["mean_ratio"] for row in rows]),
+        "mean_ratio": mean_ratio,
+        "gap_closed": gap_closed_over_tasks(mean_ratio, _mean_ratio(oracle) if oracle else None),
         "measurements_to_match_ratio": _geometric_mean([row["measurements_to_match_ratio"] for row in rows]),
         "share_of_pool_best": sum(row["share_of_pool_best"] for row in rows) / len(rows),
         "smallest_mean_ratio": min(row["mean_ratio"] for row in rows),
@@ -66,10 +73,8 @@ def boards(result: Result) -> list[dict[str, Any]]:
     for budget in sorted({row["budget"] for row in result["rows"]}):
         rows = [row for row in result["rows"] if row["budget"] == budget]
         arms = dict.fromkeys(row["arm"] for row in rows)
-        arms_standing = [standing([row for row in rows if row["arm"] == arm]) for arm in arms]
-        oracle = next((arm["mean_ratio"] for arm in arms_standing if arm["arm"] == "oracle"), None)
-        for arm in arms_standing:
-            arm["gap_closed"] = gap_closed_over_tasks(arm["mean_ratio"], oracle)
+        by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in arms}
+        arms_standing = [standing(of_arm, by_arm.get("oracle", [])) for of_arm in by_arm.values()]
         arms_standing.sort(key=lambda arm: -arm["mean_ratio"])
         setting = {"host": result["host"], "seeds": result["seeds"], "budget": budget}
         found.append(setting | {"made": result["made"], "arms": arms_standing})

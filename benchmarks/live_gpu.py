@@ -1,72 +1,46 @@
 """File what ``examples/live_gpu/run.py`` found on a GPU: ``python -m benchmarks.live_gpu --run FOLDER``.
 
-Writes ``results/live_gpu.{json,md}``, a picture per task, and the searches as data into ``results/live_gpu/``. It runs
-nothing: every figure is the run's own, and its curves are compared with what the ledgers say. Needs no GPU.
+Writes ``results/live_gpu.{json,md}``, pictures, and the searches as data into ``results/live_gpu/``. It runs nothing:
+the figures are those of the run's summaries, and their curves are compared with what the ledgers say. Needs no GPU.
+
+A run whose arms have different numbers of seeds has a comparison for each number, each with the arms that have so many:
+copy a task's ``summary.json`` and ``curves.png`` before the command with more seeds writes them anew, and name the copy
+with ``--earlier``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.live_gpu_searches import LiveSearch, forecasts_of, searches_of, together, write_data
-from benchmarks.live_gpu_text import SCORES, text_of
+from benchmarks.live_gpu_comparisons import FORECASTING, Comparison, comparisons_of, document, kept_bytes
+from benchmarks.live_gpu_searches import (
+    LiveSearch,
+    begun_searches,
+    chosen_searches,
+    forecasts_of,
+    together,
+    write_data,
+)
+from benchmarks.live_gpu_text import SCORES, picture_name, text_of
 from benchmarks.report import RESULTS, write_result
 from gpu_forecasters_plugin.calibration.ceiling import spread_ceiling
 from gpu_forecasters_plugin.calibration.measures import measure
 from gpu_forecasters_plugin.calibration.rows import ForecastRows
 from gpu_forecasters_plugin.files import write_atomically
 
-_WITHOUT_FORECASTS = ("baseline", "random")
 _MADE = ("gpu", "driver", "python", "versions", "workers", "searches_side_by_side", "date")
-
-
-def _kept(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SystemExit(f"{path} cannot be read ({error.strerror}): let the run end first") from None
-
-
-def _document(path: Path) -> Any:
-    try:
-        return json.loads(_kept(path))
-    except ValueError as error:
-        raise SystemExit(f"{path} is not JSON ({error})") from None
-
-
-def _summary(run: Path, searches: Sequence[LiveSearch]) -> dict[str, Any]:
-    """What the run says of a task.
-
-    Raises:
-        SystemExit: it is not about these searches, or a ledger says otherwise; names them.
-    """
-    path = run / searches[0].task / "summary.json"
-    summary: dict[str, Any] = _document(path)
-    about = {f"{arm}-{seed}" for arm in summary["arms"] for seed in summary["seeds"]}
-    if about != {search.name for search in searches}:
-        raise SystemExit(
-            f"{path} is about {', '.join(sorted(about))}: let examples/live_gpu/run.py end, or choose with --arms"
-        )
-    for search in searches:
-        told = summary["arms"][search.arm]["curve"][summary["seeds"].index(search.seed)]
-        if told != search.curve():
-            raise SystemExit(f"{path} does not say of {search.name} what its ledger says")
-    for numbers in summary["arms"].values():
-        del numbers["best_code"]  # it is in the data, as all other sources
-    return summary
 
 
 def _spread(run: Path, task: str) -> float:
     """Relative standard deviation of a measured speed-up, from the programs that were timed again and again."""
-    rows = _document(run / task / "confirmation.json")
+    rows = document(run / task / "confirmation.json")
     repeats = [rows[0]["initial_us"], *(row["times_us"] for row in rows)]
     variances = [np.var(np.log(times), ddof=1) for times in repeats if None not in times]
     return math.sqrt(2.0 * float(np.mean(variances)))  # two times make a speed-up
@@ -92,33 +66,57 @@ def _scores(rows: ForecastRows, spread: float) -> dict[str, Any]:
     return {name: scores[name] for name in SCORES} | {"ceiling": ceiling.exact}
 
 
-def figures(run: Path, searches: Sequence[LiveSearch], checks: Sequence[Path]) -> dict[str, Any]:
+def figures(
+    run: Path,
+    searches: Sequence[LiveSearch],
+    comparisons: Mapping[str, Sequence[Comparison]],
+    checks: Sequence[Path],
+    left_out: Sequence[LiveSearch] = (),
+) -> dict[str, Any]:
     """The content of ``live_gpu.json``.
 
     Args:
         run: the run's folder.
-        searches: all that are compared, each ended.
+        searches: all that are filed, each ended.
+        comparisons: of these, by task.
         checks: folders of timing checks.
+        left_out: those that were begun and are not filed.
 
     Raises:
-        SystemExit: something is missing, or contradicts the ledgers.
+        SystemExit: something is missing, or contradicts something else.
     """
-    timing = {check["task"]: check for check in (_document(folder / "summary.json") for folder in checks)}
+    timing = {check["task"]: check for check in (document(folder / "summary.json") for folder in checks)}
     tasks: dict[str, dict[str, Any]] = {}
-    for task in dict.fromkeys(search.task for search in searches):
-        own = [search for search in searches if search.task == task]
-        tasks[task] = summary = _summary(run, own)
-        summary["speedup_spread"] = spread = _spread(run, task)
-        summary["forecasts"] = {
-            arm: _forecasts([search for search in own if search.arm == arm], spread)
-            for arm in summary["arms"]
-            if arm not in _WITHOUT_FORECASTS
+    for task, each in comparisons.items():
+        spread = _spread(run, task)
+        by_arm: dict[str, list[LiveSearch]] = {}
+        for search in searches:
+            if search.task == task and search.arm in FORECASTING:
+                by_arm.setdefault(search.arm, []).append(search)
+        tasks[task] = {
+            "comparisons": [one.figures() for one in each],
+            "speedup_spread": spread,
+            "forecasts": {arm: _forecasts(own, spread) for arm, own in by_arm.items()},
+            "timing_check": timing.pop(task, None),
+            "left_out": {
+                search.name: "ended" if search.ended else "not ended"
+                for search in left_out
+                if search.task == task
+            },
         }
-        summary["timing_check"] = timing.pop(task, None)
     if timing:
         raise SystemExit(f"a timing check of {', '.join(sorted(timing))}, which is none of the run's tasks")
-    first = next(iter(tasks.values()))
+    first = next(iter(tasks.values()))["comparisons"][0]
     return {"made": {name: first[name] for name in _MADE}, "budget": first["budget"], "tasks": tasks}
+
+
+def _arms(text: str) -> dict[str, int | None]:
+    """``a,b:3`` as all seeds of one arm, and the first three of another."""
+    parts = [part.partition(":") for part in text.split(",")]
+    try:
+        return {arm: int(seeds) if colon else None for arm, colon, seeds in parts}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like baseline,surrogate,random:3") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -127,7 +125,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, help="--out of examples/live_gpu/run.py")
-    parser.add_argument("--arms", help="these alone, with commas (default: all in the folder)")
+    parser.add_argument(
+        "--arms",
+        type=_arms,
+        help="these alone, with commas; random:3 is the first three seeds of one (default: all in the folder)",
+    )
+    parser.add_argument(
+        "--earlier",
+        type=Path,
+        action="append",
+        default=[],
+        help="copy of a task's summary.json with fewer seeds, its curves.png beside it as .png; once for each",
+    )
     parser.add_argument(
         "--check",
         type=Path,
@@ -137,13 +146,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
     options = parser.parse_args(arguments)
-    searches = searches_of(options.run, options.arms.split(",") if options.arms else None)
-    found = figures(options.run, searches, options.check)
-    journal = _kept(options.run / "measurements.jsonl")
-    pictures = {task: _kept(options.run / task / "curves.png") for task in found["tasks"]}
+    begun = begun_searches(options.run)
+    searches = chosen_searches(begun, options.arms)
+    comparisons = comparisons_of(options.run, searches, options.earlier)
+    left_out = [search for search in begun if search not in searches]
+    found = figures(options.run, searches, comparisons, options.check, left_out)
+    journal = kept_bytes(options.run / "measurements.jsonl")
+    pictures = {
+        picture_name(task, one.summary): kept_bytes(one.picture)
+        for task, each in comparisons.items()
+        for one in each
+    }
     write_data(searches, journal, options.results / "live_gpu")
-    for task, picture in pictures.items():
-        write_atomically(options.results / f"live_gpu_{task}.png", picture)
+    for name, picture in pictures.items():
+        write_atomically(options.results / name, picture)
     write_result("live_gpu", found, text_of(found), options.results)
 
 

@@ -22,12 +22,13 @@ from gpu_forecasters_plugin.ledger.exchange import export_rows
 from gpu_forecasters_plugin.ledger.read_only import open_to_read
 from gpu_forecasters_plugin.ledger.row_files import write_rows
 
-__all__ = ["LiveSearch", "forecasts_of", "searches_of", "together", "write_data"]
+__all__ = ["LiveSearch", "begun_searches", "chosen_searches", "forecasts_of", "together", "write_data"]
 
 _DECISION_COLUMNS = (
     *("id", "pool_number", "candidate_key", "parent_key", "action", "reason", "sampling_probability"),
     *("score", "confidence", "probabilities", "outcome", "speedup", "time_us"),
 )
+_DIGITS = 6
 _FOLDER_OF_FILE = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
@@ -92,30 +93,52 @@ class LiveSearch:
         return list(best_so_far([row["speedup"] for row in measured]))
 
 
-def searches_of(run: Path, arms: Sequence[str] | None) -> list[LiveSearch]:
-    """The searches of a run's folder, by task, arm and seed.
+def begun_searches(run: Path) -> list[LiveSearch]:
+    """The searches of a run's folder, ended or not, by task, arm and seed.
 
     Args:
         run: the folder.
-        arms: of these arms only; ``None``: of all.
 
     Raises:
-        SystemExit: there is none, or one has not ended; names it.
+        SystemExit: there is none.
     """
     found = []
-    for folder in sorted(run.glob("*/runs/*-*")):
+    for folder in run.glob("*/runs/*-*"):
         arm, _, seed = folder.name.rpartition("-")
-        if seed.isdigit() and (arms is None or arm in arms):
+        if seed.isdigit():
             found.append(LiveSearch(folder.parents[1].name, arm, int(seed), folder))
     if not found:
-        raise SystemExit(f"{run} has no searches{'' if arms is None else ' of ' + ', '.join(arms)}")
-    unfinished = [f"{search.task} {search.name}" for search in found if not search.ended]
+        raise SystemExit(f"{run} has no searches")
+    return sorted(found, key=lambda search: (search.task, search.arm, search.seed))
+
+
+def chosen_searches(begun: Sequence[LiveSearch], arms: Mapping[str, int | None] | None) -> list[LiveSearch]:
+    """Those that are filed.
+
+    Args:
+        begun: all of the run.
+        arms: of these arms only, with how many of the first seeds (``None``: with all); ``None``: of all arms.
+
+    Raises:
+        SystemExit: there is none, or one of them has not ended; names it.
+    """
+    chosen = [search for search in begun if arms is None or _is_of(search, arms)]
+    if not chosen:
+        raise SystemExit(f"no searches of {', '.join(arms or ())}")
+    unfinished = [f"{search.task} {search.name}" for search in chosen if not search.ended]
     if unfinished:
         raise SystemExit(
-            f"{run}: {len(unfinished)} of {len(found)} searches have not ended: {', '.join(unfinished)}; "
-            "end them with examples/live_gpu/run.py, or file other arms alone with --arms"
+            f"{len(unfinished)} of {len(chosen)} searches have not ended: {', '.join(unfinished)}; "
+            "end them with examples/live_gpu/run.py, or file other arms alone with --arms, or fewer of their seeds"
         )
-    return found
+    return chosen
+
+
+def _is_of(search: LiveSearch, arms: Mapping[str, int | None]) -> bool:
+    if search.arm not in arms:
+        return False
+    seeds = arms[search.arm]
+    return seeds is None or search.seed < seeds
 
 
 def forecasts_of(searches: Sequence[LiveSearch]) -> list[RecordedForecasts]:
@@ -159,11 +182,24 @@ def write_data(searches: Sequence[LiveSearch], journal: bytes, out: Path) -> Non
         write_rows(folder / f"{search.name}.jsonl.gz", export_rows(engine))
         engine.dispose()
         decisions = search.decisions()
-        write_rows(folder / f"{search.name}.decisions.jsonl.gz", decisions)
+        write_rows(folder / f"{search.name}.decisions.jsonl.gz", map(_rounded, decisions))
         for row in decisions:
             if row["measured_as"] is not None:
                 told[search.task, row["candidate_key"]].append(search.name)
     write_rows(out / "measurements.jsonl.gz", _measurements(journal, told))
+
+
+def _rounded(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """With as many digits of its forecast as anybody reads; they are most of what the files would hold."""
+    forecast = decision["probabilities"]
+    return {
+        **decision,
+        **{
+            name: None if decision[name] is None else round(decision[name], _DIGITS)
+            for name in ("score", "confidence")
+        },
+        "probabilities": None if forecast is None else [round(each, _DIGITS) for each in forecast],
+    }
 
 
 def _measurements(journal: bytes, told: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[dict[str, Any]]:

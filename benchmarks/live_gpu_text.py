@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["SCORES", "text_of"]
+from gpu_forecasters_plugin.compare.significance import LEVEL
+
+__all__ = ["SCORES", "picture_name", "text_of"]
 
 SCORES = {
     "n": "kernels",
@@ -23,11 +25,13 @@ SCORES = {
 Tasks = Mapping[str, Mapping[str, Any]]
 
 _LEGEND = """\
-All arms have the same number of measurements, as many in flight, and the same stream of proposals. Proposed: kernels
-that were decided on; best: speed-up over the initial program, mean of the seeds; timed again: the same kernels after
-all searches, with nothing else running; p: paired permutation test, corrected for the arms; mean matches after:
-measurements after which the mean of the seeds is at the baseline's final one; by seed: after which each search was at
-the best kernel of the baseline with the same seed.
+All arms have the same number of measurements, as many in flight, and the same stream of proposals, and each is compared
+with the baseline of the same seeds. Proposed: kernels that were decided on; failed: measurements of a search that gave
+no time; seconds: from a search's first result to its last, with others beside it, and kernels that any search had
+measured before answered at once; best: speed-up over the initial program, mean of the seeds; timed again: the same
+kernels after all searches, with nothing else running; p: paired permutation test, corrected for the arms of its
+comparison; mean matches after: measurements after which the mean of the seeds is at the baseline's final one; by seed:
+after which each search was at the best kernel of the baseline with the same seed.
 """
 
 _FORECASTS = """\
@@ -45,20 +49,32 @@ there, none of the searches above has proposed it, but one of the same run that 
 """
 
 
+def picture_name(task: str, comparison: Mapping[str, Any]) -> str:
+    """Name of the file with the curves of a task's comparison."""
+    return f"live_gpu_{task}_{len(comparison['seeds'])}_seeds.png"
+
+
 def text_of(found: Mapping[str, Any]) -> str:
     """The content of ``live_gpu.md``."""
     made, tasks = found["made"], found["tasks"]
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    seeds = len(next(iter(tasks.values()))["seeds"])
     parts = [
         "# Searches on a real GPU, with and without the filter\n",
-        f"`examples/live_gpu/run.py` on one {made['gpu']} (driver {made['driver']}), {made['date']}: OpenEvolve with "
-        f"{seeds} paired seeds, {found['budget']} measurements per search, {made['searches_side_by_side']} searches "
-        f"side by side, {made['workers']} processes that compile and measure; Python {made['python']}, {versions}.\n",
+        f"`examples/live_gpu/run.py` on an {made['gpu']} (driver {made['driver']}), {made['date']}: OpenEvolve, paired "
+        f"seeds, {found['budget']} measurements per search, {made['searches_side_by_side']} searches side by side, "
+        f"{made['workers']} processes that compile and measure; Python {made['python']}, {versions}. [How the run was "
+        "made, and what it shows](../../examples/live_gpu/README.md#what-came-of-it-on-an-h200).\n",
         _arms(tasks) + "\n",
-        _within_half(tasks) + "\n",
         _LEGEND,
-        *(f"![Best speed-up over measurements, {name}](live_gpu_{name}.png)\n" for name in tasks),
+        "## At the baseline's best\n",
+        _within_half(tasks) + "\n",
+        *_against_random(tasks),
+        *_left_out(tasks),
+        *(
+            f"![Best speed-up over measurements, {name}, {len(each['seeds'])} seeds]({picture_name(name, each)})\n"
+            for name, task in tasks.items()
+            for each in task["comparisons"]
+        ),
     ]
     if any(task["forecasts"] for task in tasks.values()):
         parts += ["## Forecasts\n", _FORECASTS, _forecasts(tasks) + "\n"]
@@ -73,48 +89,99 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
 
 
-def _arms(tasks: Tasks) -> str:
-    heads = ("task", "arm", "proposed", "best", "timed again", "best over baseline's (95 % CI)", "p")
-    rows = []
+def _comparisons(tasks: Tasks) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each with the name of its task."""
     for name, task in tasks.items():
-        for arm, numbers in task["arms"].items():
+        for comparison in task["comparisons"]:
+            yield name, comparison
+
+
+def _arms(tasks: Tasks) -> str:
+    heads = ("task", "seeds", "arm", "proposed", "failed", "seconds", "best", "timed again")
+    rows = []
+    for name, comparison in _comparisons(tasks):
+        for arm, numbers in comparison["arms"].items():
+            failed = [sum(each.values()) - each.get("ok", 0) for each in numbers["outcomes"]]
+            counts = [numbers["candidates_considered"], failed, numbers["seconds"]]
             means = [statistics.fmean(numbers[key]) for key in ("best_speedup", "confirmed_speedup")]
-            cells = [f"`{name}`", arm, f"{statistics.fmean(numbers['candidates_considered']):.0f}"]
-            compared = ["-"] * 5 if arm == "baseline" else _compared(task, arm)
+            cells = [f"`{name}`", str(len(comparison["seeds"])), arm]
+            cells += [f"{statistics.fmean(each):.0f}" for each in counts]
+            compared = ["-"] * 5 if arm == "baseline" else _compared(comparison, arm)
             rows.append([*cells, *(f"{mean:.2f}x" for mean in means), *compared])
-    return _table((*heads, "mean matches after", "by seed", "median"), rows)
+    more = ("best over baseline's (95 % CI)", "p", "mean matches after", "by seed", "median")
+    return _table((*heads, *more), rows)
 
 
-def _compared(task: Mapping[str, Any], arm: str) -> list[str]:
-    row, early = task["comparison"][arm], task["stop_early"][arm]
-    interval, ratio = row["ci95"], row["measurements_to_match_ratio"]
-    span = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+def _compared(comparison: Mapping[str, Any], arm: str) -> list[str]:
+    row, early = comparison["comparison"][arm], comparison["stop_early"][arm]
     return [
-        f"{row['mean_ratio']:.3f}{span}",
-        f"{row['p_value_holm']:.2f}",
-        "never" if ratio is None else f"{task['budget'] / ratio:.0f} of {task['budget']}",
+        _ratio(row),
+        f"{row['p_value_holm']:.3f}",
+        _mean_matches(comparison, arm),
         ", ".join("never" if number is None else str(number) for number in early["reached_at"]),
         "never" if early["median"] is None else f"{early['median']:g}",
     ]
 
 
+def _ratio(row: Mapping[str, Any]) -> str:
+    interval = row["ci95"]
+    span = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+    return f"{row['mean_ratio']:.3f}{span}"
+
+
+def _mean_matches(comparison: Mapping[str, Any], arm: str) -> str:
+    ratio, budget = comparison["comparison"][arm]["measurements_to_match_ratio"], comparison["budget"]
+    return "never" if ratio is None else f"{budget / ratio:.0f} of {budget}"
+
+
 def _within_half(tasks: Tasks) -> str:
     """Whether the best kernel of the baseline was reached with at most half of its measurements."""
-    lines = []
-    for name, task in tasks.items():
-        half = task["budget"] / 2
-        for arm, early in task["stop_early"].items():
-            row = task["comparison"][arm]
-            seeds = [number is not None and number <= half for number in early["reached_at"]]
+    lines, shown = [], []
+    for name, comparison in _comparisons(tasks):
+        half, seeds = comparison["budget"] / 2, len(comparison["seeds"])
+        for arm, early in comparison["stop_early"].items():
+            row = comparison["comparison"][arm]
+            reached = [number is not None and number <= half for number in early["reached_at"]]
             ratio = row["measurements_to_match_ratio"]
             mean = "yes" if ratio is not None and ratio >= 2 else "no"
             median = "yes" if early["median"] is not None and early["median"] <= half else "no"
             lines.append(
-                f"* `{name}`, {arm}: at the baseline's best with at most half of its measurements on {sum(seeds)} of "
-                f"{len(seeds)} seeds; in the median: {median}; in the mean: {mean}. Verdict on the best kernels: "
-                f"{row['verdict']}."
+                f"* `{name}`, {seeds} seeds, {arm}: with at most half of the measurements on {sum(reached)} of {seeds} "
+                f"seeds; in the median: {median}; in the mean: {mean}."
             )
+            if row["p_value_holm"] <= LEVEL:
+                shown.append(f"`{name}`, {seeds} seeds, {arm}")
+    most = max(len(comparison["seeds"]) for _, comparison in _comparisons(tasks))
+    lines.append(
+        f"\nArms whose best kernels the test shows to differ from the baseline's at {LEVEL:.0%}: "
+        f"{'; '.join(shown) or 'none'}. The smallest p that {most} seeds can give is {2.0 ** (1 - most):g}."
+    )
     return "\n".join(lines)
+
+
+def _against_random(tasks: Tasks) -> list[str]:
+    """Whether forecasts are worth more than merely proposing more, where both were run."""
+    rows = [
+        [f"`{name}`", str(len(comparison["seeds"])), arm, _ratio(row), f"{row['p_value']:.3f}"]
+        for name, comparison in _comparisons(tasks)
+        for arm, row in comparison.get("against_random", {}).items()
+    ]
+    if not rows:
+        return []
+    table = _table(("task", "seeds", "arm", "best over random's (95 % CI)", "p, uncorrected"), rows)
+    return [
+        "Against chance in place of forecasts (`random`), which proposes as many kernels, seed by seed:\n",
+        f"{table}\n",
+    ]
+
+
+def _left_out(tasks: Tasks) -> list[str]:
+    told = [
+        f"`{name}` {', '.join(f'{search} ({state})' for search, state in task['left_out'].items())}"
+        for name, task in tasks.items()
+        if task["left_out"]
+    ]
+    return [f"Begun, and counted nowhere: {'; '.join(told)}.\n"] if told else []
 
 
 def _forecasts(tasks: Tasks) -> str:

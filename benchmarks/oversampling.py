@@ -58,9 +58,12 @@ def task_rows(task: str, factor: int, seeds: int, folder: Path) -> list[dict[str
 
 
 def _means(rows: Sequence[Row], budget: int, arm: str, factor: int) -> dict[str, Any]:
-    chosen = [row for row in rows if (row["budget"], row["arm"], row["factor"]) == (budget, arm, factor)]
+    at = [row for row in rows if (row["budget"], row["factor"]) == (budget, factor)]
+    chosen = [row for row in at if row["arm"] == arm]
     proposed = sum(row["proposed_per_measurement"] for row in chosen) / len(chosen)
-    return standing(chosen) | {"proposed_per_measurement": proposed}
+    return standing(chosen, [row for row in at if row["arm"] == "oracle"]) | {
+        "proposed_per_measurement": proposed
+    }
 
 
 def _cells(factor: int, budget: int, found: Row) -> str:
@@ -109,9 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows += task_rows(task, factor, options.seeds, kept)
     text = (
         f"In process, {options.seeds} paired seeds, means over {', '.join(options.tasks)}. {machine()}\n\n"
-        "At every step the same number is measured. Gap closed is of the way to the oracle's best at the same factor. "
-        "Proposals cost nothing here, and a task has a few hundred kernels: what was passed over is proposed again, "
-        "and who asks often is led farther from the parent. `random` shows how much that alone brings.\n\n"
+        "At every step the same number is measured. Gap closed is of the oracle's gain at the same factor, in "
+        "logarithms. Proposals cost nothing here, and a task has a few hundred kernels: what was passed over is "
+        "proposed again, and who asks often is led farther from the parent. `random` shows how much that alone "
+        "brings.\n\n"
     )
     numbers = {"seeds": options.seeds, "made": provenance(), "rows": rows}
     write_result("oversampling", numbers, text + table(rows))

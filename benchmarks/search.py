@@ -83,7 +83,8 @@ def _cell(row: dict[str, Any]) -> str:
     return "| " + " | ".join(shown) + " |"
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of :func:`figures`, as people read them."""
     head = (
         "| task | budget | arm | share of the pool's best | best over baseline's (geometric mean) | 95 % interval "
         "| times fewer measurements to match | seeds worse by over 2 % | corrected p |\n"
@@ -125,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 out=Path(folder) if options.keep is None else options.keep / task,
             )
         rows += figures(summary, [b for b in BUDGETS if b <= budget] or [budget])
-        print(_table(rows[-len(summary["arms"]) :]))
+        print(table(rows[-len(summary["arms"]) :]))
     correct_together(rows)
     text = f"Host {options.host}, {seeds} paired seeds, {budget} measurements per search. {machine()}\n\n"
     numbers = {"host": options.host, "seeds": seeds, "budget": budget, "made": provenance(), "rows": rows}
-    write_result(options.name or f"search_{options.host}", numbers, text + _table(rows))
+    write_result(options.name or f"search_{options.host}", numbers, text + table(rows))
 
 
 if __name__ == "__main__":

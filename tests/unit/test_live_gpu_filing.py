@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ MADE = {name: "known" for name in ("gpu", "driver", "python", "date")} | {
     "workers": 2,
     "searches_side_by_side": 2,
 }
+LEFT = {"baseline": 2, "random": 1, "surrogate": 2}
 SPEEDUPS = {"baseline": [1.0, 1.5, 2.0, 2.0], "surrogate": [1.0, 3.0, 2.0, 3.0]}
 
 
@@ -44,6 +46,33 @@ def searched(folder: Path, empty_ledger: Path, speedups: list[float]) -> None:
     (folder / "search.json").write_text("{}")
 
 
+def summary_of(speedups: Mapping[str, list[float]], seeds: int) -> str:
+    """A task's ``summary.json`` of arms that found the same with every seed."""
+    comparison = {"ci95": None, "mean_ratio": 1.5, "p_value_holm": 1.0, "measurements_to_match_ratio": 2.5}
+    others = [arm for arm in speedups if arm != "baseline"]
+    summary = MADE | {
+        "task": "toy",
+        "budget": 5,
+        "seeds": list(range(seeds)),
+        "fastest_speedup": 3.0,
+        "arms": {
+            arm: {
+                "best_speedup": [max(each)] * seeds,
+                "confirmed_speedup": [max(each)] * seeds,
+                "candidates_considered": [5] * seeds,
+                "outcomes": [{"ok": 4, "incorrect": 1}] * seeds,
+                "seconds": [9.0] * seeds,
+                "curve": [[max(each[: n + 1]) for n in range(4)] + [max(each)]] * seeds,
+                "best_code": ["code"] * seeds,
+            }
+            for arm, each in speedups.items()
+        },
+        "comparison": {arm: comparison for arm in others},
+        "stop_early": {arm: {"reached_at": [2] * seeds, "median": 2} for arm in others},
+    }
+    return json.dumps(summary)
+
+
 @pytest.fixture
 def run(tmp_path: Path, empty_ledger: Path) -> Path:
     """The folder of a run that has ended: one task, two arms, one seed, and an arm that was begun."""
@@ -51,30 +80,7 @@ def run(tmp_path: Path, empty_ledger: Path) -> Path:
     for arm, speedups in SPEEDUPS.items():
         searched(out / "toy" / "runs" / f"{arm}-0", empty_ledger, speedups)
     (out / "toy" / "runs" / "random-0").mkdir()
-    comparison = {
-        "ci95": None,
-        "mean_ratio": 1.5,
-        "p_value_holm": 1.0,
-        "measurements_to_match_ratio": 2.5,
-        "verdict": "too few seeds",
-    }
-    summary = MADE | {
-        "budget": 5,
-        "seeds": [0],
-        "arms": {
-            arm: {
-                "best_speedup": [max(each)],
-                "confirmed_speedup": [max(each)],
-                "candidates_considered": [5],
-                "curve": [[max(each[: n + 1]) for n in range(4)] + [max(each)]],
-                "best_code": ["code"],
-            }
-            for arm, each in SPEEDUPS.items()
-        },
-        "comparison": {"surrogate": comparison},
-        "stop_early": {"surrogate": {"reached_at": [2], "median": 2}},
-    }
-    (out / "toy" / "summary.json").write_text(json.dumps(summary))
+    (out / "toy" / "summary.json").write_text(summary_of(SPEEDUPS, seeds=1))
     again = [{"code": "code", "initial_us": [100.0, 101.0], "times_us": [50.0, 50.5]}]
     (out / "toy" / "confirmation.json").write_text(json.dumps(again))
     (out / "toy" / "curves.png").write_bytes(b"picture")
@@ -111,12 +117,14 @@ def test_figures_pictures_and_rows_are_filed_and_the_rows_can_be_used(run: Path,
     (tmp_path / "check" / "summary.json").write_text(json.dumps(check))
     results = file(run, "--check", str(tmp_path / "check"))
     text = (results / "live_gpu.md").read_text()
-    assert "| `toy` | surrogate | 5 | 3.00x | 3.00x | 1.500 | 1.00 | 2 of 5 | 2 | 2 |" in text
+    assert "| `toy` | 1 | surrogate | 5 | 1 | 9 | 3.00x | 3.00x | 1.500 | 1.000 | 2 of 5 | 2 | 2 |" in text
     assert "on 1 of 1 seeds; in the median: yes; in the mean: yes" in text
+    assert "Begun, and counted nowhere: `toy` random-0 (not ended)." in text
     assert "| `toy` | p | 9.0 | +0.10% |" in text and "7 kernels in 2 other processes" in text
     task = json.loads((results / "live_gpu.json").read_text())["tasks"]["toy"]
-    assert list(task["forecasts"]) == ["surrogate"] and "best_code" not in task["arms"]["baseline"]
-    assert (results / "live_gpu_toy.png").read_bytes() == b"picture"
+    (comparison,) = task["comparisons"]
+    assert list(task["forecasts"]) == ["surrogate"] and "best_code" not in comparison["arms"]["baseline"]
+    assert (results / "live_gpu_toy_1_seeds.png").read_bytes() == b"picture"
     data = results / "live_gpu"
     exported = data / "toy" / "surrogate-0.jsonl.gz"
     engine = open_engine(run / "toy" / "runs" / "baseline-0" / "run" / "ledger.sqlite3")
@@ -126,6 +134,53 @@ def test_figures_pictures_and_rows_are_filed_and_the_rows_can_be_used(run: Path,
     known, unknown = lines(data / "measurements.jsonl.gz")
     assert known["searches"] == ["baseline-0", "surrogate-0"] and unknown["searches"] == []
     assert known["result"]["error"] == "ptxas: ptxas x.ptx failed (3/4)"
+
+
+def test_an_arm_with_fewer_seeds_is_compared_with_the_baseline_of_the_same_seeds(
+    run: Path, empty_ledger: Path, tmp_path: Path
+) -> None:
+    runs, chance = run / "toy" / "runs", [1.0, 1.0, 2.0, 2.0]
+    (runs / "random-0").rmdir()
+    searched(runs / "random-0", empty_ledger, chance)
+    for arm, speedups in SPEEDUPS.items():
+        searched(runs / f"{arm}-1", empty_ledger, speedups)
+    (runs / "random-1").mkdir()
+    earlier = tmp_path / "toy.seeds1.json"
+    earlier.write_text(summary_of(SPEEDUPS | {"random": chance}, seeds=1))
+    earlier.with_suffix(".png").write_bytes(b"earlier picture")
+    (run / "toy" / "summary.json").write_text(summary_of(SPEEDUPS, seeds=2))
+    with pytest.raises(
+        SystemExit, match=r"about baseline-0, baseline-1, surrogate-0, surrogate-1; .*--earlier"
+    ):
+        file(run, "--arms", "baseline,surrogate,random:1")
+    results = file(run, "--arms", "baseline,surrogate,random:1", "--earlier", str(earlier))
+    text = (results / "live_gpu.md").read_text()
+    rows = [
+        line.split(" | ")[1:3] for line in text.splitlines() if line.startswith("| `toy` |") and "x |" in line
+    ]
+    assert rows[:5] == [
+        *(["2", arm] for arm in ("baseline", "surrogate")),
+        *(["1", arm] for arm in ("baseline", "surrogate", "random")),
+    ]
+    assert "| `toy` | 1 | surrogate | 1.500 | 1.000 |" in text and "random-1 (not ended)" in text
+    assert (results / "live_gpu_toy_1_seeds.png").read_bytes() == b"earlier picture"
+    assert (results / "live_gpu_toy_2_seeds.png").read_bytes() == b"picture"
+    filed = sorted(path.name for path in (results / "live_gpu" / "toy").glob("*-?.jsonl.gz"))
+    assert filed == [f"{arm}-{seed}.jsonl.gz" for arm, seeds in LEFT.items() for seed in range(seeds)]
+
+
+def test_summaries_that_cannot_be_told_apart_or_are_of_another_task_are_refused(
+    run: Path, tmp_path: Path
+) -> None:
+    same, other = tmp_path / "same.json", tmp_path / "other.json"
+    same.write_text(summary_of(SPEEDUPS, seeds=1))
+    other.write_text(summary_of(SPEEDUPS, seeds=1).replace('"toy"', '"plaything"'))
+    with pytest.raises(SystemExit, match="two comparisons of toy have as many seeds"):
+        file(run, "--earlier", str(same))
+    with pytest.raises(SystemExit, match="about plaything, which is none of the run's tasks"):
+        file(run, "--earlier", str(other))
+    with pytest.raises(SystemExit):
+        file(run, "--arms", "baseline:few")
 
 
 def test_searches_that_have_not_ended_are_named_and_nothing_is_filed(run: Path) -> None:
@@ -145,7 +200,7 @@ def test_a_summary_that_its_ledgers_contradict_is_refused(run: Path, empty_ledge
         file(run)
     path.write_text(summary)
     searched(run / "toy" / "runs" / "surrogate-1", empty_ledger, [1.0, 2.0])
-    with pytest.raises(SystemExit, match="is about baseline-0, surrogate-0: let .* end"):
+    with pytest.raises(SystemExit, match="about baseline-0, surrogate-0; let .* end"):
         file(run)
     path.unlink()
     with pytest.raises(SystemExit, match=r"summary\.json cannot be read"):
