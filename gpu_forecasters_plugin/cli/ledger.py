@@ -29,10 +29,12 @@ ledger_app = typer.Typer(
 
 def _others(ledger: LedgerReader, name: str | None) -> str | None:
     """What to say about the other runs of a ledger."""
+    from gpu_forecasters_plugin.printable import listed
+
     names = [run["name"] for run in ledger.runs()]
     if name is not None or len(names) == 1:
         return None
-    return f"the latest of {len(names)} runs; --run shows another: {', '.join(names)}"
+    return f"the latest of {len(names)} runs; --run shows another: {listed(names)}"
 
 
 def _write_decisions(path: Path, ledger: LedgerReader) -> None:

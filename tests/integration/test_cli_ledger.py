@@ -108,6 +108,16 @@ def test_a_shared_ledger_shows_the_latest_run_or_the_one_that_is_named(
     assert "run 'run'" in named.out and "--run" not in named.out
 
 
+def test_of_many_runs_the_first_are_named_and_the_rest_counted(
+    command: Command, ledger: Ledger, run: Path
+) -> None:
+    for number in range(7):
+        open_gate(Ledger(ledger.target), run_name=f"later-{number}")
+    said = command("show", run).out
+    assert "the latest of 8 runs; --run shows another: run, later-0, " in " ".join(said.split())
+    assert "and 3 more" in said and "later-6'" in said
+
+
 def test_the_table_says_what_its_columns_are_relative_to(command: Command, run: Path) -> None:
     assert "forecast and measured: speed-up over the reference" in command("show", run).out
     assert "confidence: of the bin relative to the best kernel so far" in command("show", run).out

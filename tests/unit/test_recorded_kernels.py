@@ -71,3 +71,15 @@ def test_a_table_of_other_features_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(recorded_kernels, "STRUCTURE_NAMES", ("something", "else"))
     with pytest.raises(ValueError, match="holds other features"):
         unpack_recorded(data)
+
+
+def test_an_installation_without_the_table_says_that_it_starts_from_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recorded_kernels, "_FILE", "nowhere.npz")
+    recorded_kernels._shipped.cache_clear()
+    try:
+        assert warm_start_tasks("anything") == []
+    finally:
+        recorded_kernels._shipped.cache_clear()
+    assert "nowhere.npz is missing: nothing is known of other operations" in caplog.text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
 __all__ = ["RecordedKernels", "kernels_of", "pack_recorded", "unpack_recorded", "warm_start_tasks"]
+
+logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
@@ -152,7 +155,10 @@ def _unpack(name: str, told: Mapping[str, str], arrays: Mapping[str, NDArray[Any
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[RecordedKernels, ...]:
     file = resources.files("gpu_forecasters_plugin.forecasters.learned").joinpath(_FILE)
-    return tuple(unpack_recorded(file.read_bytes())) if file.is_file() else ()
+    if not file.is_file():
+        logger.warning("%s is missing: nothing is known of other operations; install the package anew", file)
+        return ()
+    return tuple(unpack_recorded(file.read_bytes()))
 
 
 def warm_start_tasks(exclude_operation: str) -> list[RecordedKernels]:

@@ -14,7 +14,7 @@ from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES,
 from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES, profile_features
 from gpu_forecasters_plugin.screen.profile import SourceProfile
 
-__all__ = ["SourceTable", "structure_of", "table_of", "table_of_attempts"]
+__all__ = ["SourceTable", "table_of", "table_of_attempts"]
 
 Array = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def table_of(
     """
     nothing = (None,) * len(codes)
     found = [profile_features(profile) for profile in profiles or nothing]
-    return SourceTable.of([structure_of(code) for code in codes], found, screened or nothing)
+    return SourceTable.of([_structure_of(code) for code in codes], found, screened or nothing)
 
 
 def table_of_attempts(attempts: Sequence[Attempt]) -> SourceTable:
@@ -86,6 +86,6 @@ def table_of_attempts(attempts: Sequence[Attempt]) -> SourceTable:
 
 
 @lru_cache(maxsize=8192)
-def structure_of(code: str) -> Array:
+def _structure_of(code: str) -> Array:
     """Structure features of a source, kept: the same sources are learned from by every forecaster of a process."""
     return extract_features(code).structure
