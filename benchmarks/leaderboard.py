@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import RESULTS, write_result
 from gpu_forecasters_plugin.compare.significance import LEVEL
-from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks
+from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks, mean_over_tasks
 
 Result = Mapping[str, Any]
 """What ``benchmarks.search`` has written for one host."""
@@ -38,16 +38,9 @@ def load_results(folder: Path) -> list[Result]:
     return found
 
 
-def _geometric_mean(values: Sequence[float | None]) -> float | None:
-    """``None`` where one is missing."""
-    known = [value for value in values if value is not None]
-    complete = bool(known) and len(known) == len(values)
-    return math.exp(math.fsum(map(math.log, known)) / len(known)) if complete else None
-
-
 def _mean_ratio(rows: Sequence[Mapping[str, Any]]) -> float:
     """Geometric mean over tasks."""
-    return math.exp(math.fsum(math.log(row["mean_ratio"]) for row in rows) / len(rows))
+    return statistics.geometric_mean([row["mean_ratio"] for row in rows])
 
 
 def standing(rows: Sequence[Mapping[str, Any]], oracle: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -58,7 +51,7 @@ def standing(rows: Sequence[Mapping[str, Any]], oracle: Sequence[Mapping[str, An
         "arm": rows[0]["arm"],
         "mean_ratio": mean_ratio,
         "gap_closed": gap_closed_over_tasks(mean_ratio, _mean_ratio(oracle) if oracle else None),
-        "measurements_to_match_ratio": _geometric_mean([row["measurements_to_match_ratio"] for row in rows]),
+        "measurements_to_match_ratio": mean_over_tasks([row["measurements_to_match_ratio"] for row in rows]),
         "share_of_pool_best": sum(row["share_of_pool_best"] for row in rows) / len(rows),
         "smallest_mean_ratio": min(row["mean_ratio"] for row in rows),
         "better": [row["task"] for row in shown if row["mean_ratio"] > 1.0],

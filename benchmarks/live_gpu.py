@@ -71,7 +71,7 @@ def figures(
     searches: Sequence[LiveSearch],
     comparisons: Mapping[str, Sequence[Comparison]],
     checks: Sequence[Path],
-    left_out: Sequence[LiveSearch] = (),
+    left_out: Sequence[LiveSearch],
 ) -> dict[str, Any]:
     """The content of ``live_gpu.json``.
 

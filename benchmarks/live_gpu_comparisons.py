@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live_gpu_searches import LiveSearch
-from gpu_forecasters_plugin.compare.records import ArmRun
+from benchmarks.search import runs_at
 from gpu_forecasters_plugin.compare.statistics import compare_arms
 
 __all__ = ["FORECASTING", "Comparison", "comparisons_of", "document", "kept_bytes"]
@@ -64,8 +64,8 @@ class Comparison:
         return summary
 
     @property
-    def seeds(self) -> int:
-        """How many."""
+    def seed_count(self) -> int:
+        """With how many seeds each arm was run."""
         return len(self.summary["seeds"])
 
     @property
@@ -86,28 +86,17 @@ class Comparison:
                     raise SystemExit(f"{self.path} does not say of {search.name} what its ledger says")
 
     def figures(self) -> dict[str, Any]:
-        """The summary, and what was better than chance in place of forecasts: the arms against ``random``."""
-        arms = self.summary["arms"]
-        if "random" not in arms:
+        """The summary, and what forecasts were worth beside chance in their place: those arms against ``random``."""
+        if "random" not in self.summary["arms"]:
             return self.summary
-        runs = {
-            arm: [_run(arm, seed, curve) for seed, curve in enumerate(arms[arm]["curve"])] for arm in arms
-        }
         budget, fastest = self.summary["budget"], self.summary["fastest_speedup"]
-        against = {
-            arm: compare_arms(own, runs["random"], budget, fastest)
-            for arm, own in runs.items()
-            if arm in FORECASTING
-        }
-        kept = {
-            arm: {name: row[name] for name in ("mean_ratio", "ci95", "p_value")}
-            for arm, row in against.items()
-        }
-        return self.summary | {"against_random": kept}
-
-
-def _run(arm: str, seed: int, curve: Sequence[float]) -> ArmRun:
-    return ArmRun(arm, seed, tuple(curve), 0, 0.0)
+        runs = runs_at(self.summary, budget)
+        against = {}
+        for arm, own in runs.items():
+            if arm in FORECASTING:
+                row = compare_arms(own, runs["random"], budget, fastest)
+                against[arm] = {name: row[name] for name in ("mean_ratio", "ci95", "p_value")}
+        return self.summary | {"against_random": against}
 
 
 def comparisons_of(
@@ -139,9 +128,9 @@ def comparisons_of(
                 f"{' and '.join(str(one.path) for one in each)}: about {', '.join(sorted(about))}; let "
                 "examples/live_gpu/run.py end, choose with --arms, or name the summary of fewer seeds with --earlier"
             )
-        if len({one.seeds for one in each}) < len(each):
+        if len({one.seed_count for one in each}) < len(each):
             raise SystemExit(f"two comparisons of {task} have as many seeds")
         for one in each:
             one.check(own)
-        found[task] = sorted(each, key=lambda one: one.seeds, reverse=True)
+        found[task] = sorted(each, key=lambda one: one.seed_count, reverse=True)
     return found

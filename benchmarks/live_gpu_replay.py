@@ -30,15 +30,18 @@ ARMS = (*ARM_NAMES, "paper")
 BUDGETS = (32, 64)
 DATA = RESULTS / "live_gpu"
 
+Edits = defaultdict[str, set[str]]
+"""The measured kernels that are one edit away from each."""
+
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 
 
-def _edits(folder: Path, measured: Mapping[str, Any]) -> tuple[str, dict[str, set[str]]]:
+def _edits(folder: Path, measured: Mapping[str, Any]) -> tuple[str, Edits]:
     """The initial program, and the kernels that are one edit away from each, in either direction."""
-    edits: dict[str, set[str]] = defaultdict(set)
+    edits: Edits = defaultdict(set)
     initial = ""
     for path in sorted(folder.glob("*.decisions.jsonl.gz")):
         for row in _rows(path):
@@ -51,7 +54,7 @@ def _edits(folder: Path, measured: Mapping[str, Any]) -> tuple[str, dict[str, se
     return initial, edits
 
 
-def _reached(initial: str, edits: Mapping[str, set[str]]) -> set[str]:
+def _reached(initial: str, edits: Edits) -> set[str]:
     """Everything that edits lead to from the initial program."""
     found, left = {initial}, [initial]
     while left:
@@ -77,7 +80,7 @@ def pool_text(data: Path, task: str, device: str) -> str:
         result = measured[key]["result"]
         times = {name: result[name] for name in ("time_us", "spread") if result["outcome"] == "ok"}
         row = {"id": key, "code": measured[key]["code"], "language": "triton", "outcome": result["outcome"]}
-        lines.append(row | times | {"neighbours": sorted(edits[key] & reached)})
+        lines.append(row | times | {"neighbours": sorted(edits[key])})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 

@@ -28,7 +28,7 @@ _DECISION_COLUMNS = (
     *("id", "pool_number", "candidate_key", "parent_key", "action", "reason", "sampling_probability"),
     *("score", "confidence", "probabilities", "outcome", "speedup", "time_us"),
 )
-_DIGITS = 6
+_DECIMALS = 6
 _FOLDER_OF_FILE = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
@@ -170,7 +170,7 @@ def write_data(searches: Sequence[LiveSearch], journal: bytes, out: Path) -> Non
         journal: every kernel that was measured, as the run has written it.
         out: folder for ``TASK/ARM-SEED.jsonl.gz`` (rows as ``gpu-forecasters ledger export`` writes them),
             ``TASK/ARM-SEED.decisions.jsonl.gz`` and ``measurements.jsonl.gz``, whose rows name in ``searches`` those
-            of the kept ones that were told the result: none for a kernel that only other searches have proposed.
+            of the kept ones that were told the result: none for a kernel that only other searches have measured.
     """
     for old in out.glob("**/*.jsonl.gz"):
         old.unlink()
@@ -190,15 +190,17 @@ def write_data(searches: Sequence[LiveSearch], journal: bytes, out: Path) -> Non
 
 
 def _rounded(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """With as many digits of its forecast as anybody reads; they are most of what the files would hold."""
+    """With as many decimals of its forecast as anybody reads; all of them are most of what the files would hold."""
+
+    def short(value: float | None) -> float | None:
+        return None if value is None else round(value, _DECIMALS)
+
     forecast = decision["probabilities"]
     return {
         **decision,
-        **{
-            name: None if decision[name] is None else round(decision[name], _DIGITS)
-            for name in ("score", "confidence")
-        },
-        "probabilities": None if forecast is None else [round(each, _DIGITS) for each in forecast],
+        "score": short(decision["score"]),
+        "confidence": short(decision["confidence"]),
+        "probabilities": None if forecast is None else list(map(short, forecast)),
     }
 
 

@@ -45,7 +45,7 @@ _DATA = """\
 `live_gpu/TASK/ARM-SEED.jsonl.gz` has what each search measured (`gpu-forecasters ledger export`; `ledger import` and
 `evaluate --pairs` take it), `ARM-SEED.decisions.jsonl.gz` every decision with its forecast, and
 `live_gpu/measurements.jsonl.gz` every kernel that was measured, with its time on each shape; where `searches` is empty
-there, none of the searches above has proposed it, but one of the same run that is not among them.
+there, none of the searches above has measured it, but one of the same run that is not among them.
 """
 
 

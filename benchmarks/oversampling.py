@@ -61,9 +61,8 @@ def _means(rows: Sequence[Row], budget: int, arm: str, factor: int) -> dict[str,
     at = [row for row in rows if (row["budget"], row["factor"]) == (budget, factor)]
     chosen = [row for row in at if row["arm"] == arm]
     proposed = sum(row["proposed_per_measurement"] for row in chosen) / len(chosen)
-    return standing(chosen, [row for row in at if row["arm"] == "oracle"]) | {
-        "proposed_per_measurement": proposed
-    }
+    oracle = [row for row in at if row["arm"] == "oracle"]
+    return standing(chosen, oracle) | {"proposed_per_measurement": proposed}
 
 
 def _cells(factor: int, budget: int, found: Row) -> str:

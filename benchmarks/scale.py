@@ -242,7 +242,7 @@ def _text(curves: Sequence[Curve], largest: int) -> str:
         f"Default configuration. Median of {_ROUNDS} pools; ledgers of up to {largest:,} decisions. {machine()}",
         "",
         "The exponent is the slope of log cost over log size between the two largest sizes: 1 is linear; n log n is a "
-        "little above 1 (1.16 from 256 to 1,024, 1.10 from 10,000 to 100,000).",
+        "little above 1 (1.16 from 256 to 1,024, 1.08 from 100,000 to 1,000,000).",
         "",
     ]
     for unit, group in itertools.groupby(curves, key=lambda curve: curve.unit):

@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.training import REWARDS, SCORES, Numbers
 from benchmarks.training_lines import (
-    MEASURED,
-    SAME_KERNELS,
+    LEARNED,
     SHIPPED,
     START,
     one_token_lines,
@@ -122,7 +121,7 @@ def rewards_told(found: Mapping[str, Line]) -> str:
 
 def against_learned(found: Mapping[str, Line], samples: Samples) -> str:
     """Differences of every one-token line to the learned forecaster, once for each of what that one may know."""
-    return "\n\n".join(_minus(other, found, samples) for other in (SHIPPED, MEASURED, SAME_KERNELS))
+    return "\n\n".join(_minus(other, found, samples) for other in LEARNED)
 
 
 def against_start(found: Mapping[str, Line], samples: Samples) -> str:

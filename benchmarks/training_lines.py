@@ -27,6 +27,7 @@ from gpu_forecasters_plugin.training.rows import TrainingRow, pool_rows
 __all__ = [
     "FIRST_MEASURED",
     "FREQUENCIES",
+    "LEARNED",
     "MEASURED",
     "SAME_KERNELS",
     "SHIPPED",
@@ -48,6 +49,8 @@ FREQUENCIES = "bin frequencies"
 SAME_KERNELS = "learned, same kernels"
 SHIPPED = "learned, as it ships"
 MEASURED = f"learned, {FIRST_MEASURED} measured"
+LEARNED = (SHIPPED, MEASURED, SAME_KERNELS)
+"""The learned forecaster, once for each of what it may know."""
 START = "SFT, one token"
 """What GRPO and ``proper`` begin from."""
 UNTRAINED = (_UNIFORM, FREQUENCIES, SAME_KERNELS, SHIPPED, MEASURED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.training_lines import SHIPPED
+from benchmarks.training_lines import SHIPPED, START
 from benchmarks.training_scores import Line
 
 __all__ = ["draw"]
@@ -15,7 +15,7 @@ __all__ = ["draw"]
 _SHOWN = {
     "GRPO, correctness": "GRPO, correctness\nalone (written)",
     "GRPO, correctness_brier": "GRPO, with Brier\n(written)",
-    "SFT, one token": "SFT\n(one token)",
+    START: "SFT\n(one token)",
     "proper, nll": "proper, NLL\n(one token)",
     SHIPPED: "learned,\nas it ships",
 }

@@ -26,6 +26,7 @@ from benchmarks.training_claims import (
 )
 from benchmarks.training_lines import (
     FIRST_MEASURED,
+    LEARNED,
     MEASURED,
     SAME_KERNELS,
     SHIPPED,
@@ -168,7 +169,7 @@ def _numbers(line: Line, samples: Samples, title: str) -> Numbers:
     intervals = {name: interval(samples[title][name]) for name in INTERVALS}
     against = {
         other: {name: interval(samples[title][name] - samples[other][name]) for name in INTERVALS}
-        for other in (SHIPPED, MEASURED, SAME_KERNELS, START)
+        for other in (*LEARNED, START)
         if other in samples
     }
     return (

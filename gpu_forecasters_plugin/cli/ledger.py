@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_forecasters_plugin.errors import ConfigError, LedgerError
-from gpu_forecasters_plugin.printable import printable
+from gpu_forecasters_plugin.printable import listed, printable
 
 if TYPE_CHECKING:
     from gpu_forecasters_plugin.ledger import LedgerReader
@@ -29,8 +29,6 @@ ledger_app = typer.Typer(
 
 def _others(ledger: LedgerReader, name: str | None) -> str | None:
     """What to say about the other runs of a ledger."""
-    from gpu_forecasters_plugin.printable import listed
-
     names = [run["name"] for run in ledger.runs()]
     if name is not None or len(names) == 1:
         return None

@@ -6,7 +6,6 @@ tasks rests on one number per seed, the mean of the log ratios of that seed's se
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from gpu_forecasters_plugin.compare.runner import check_comparison, run_comparison
 from gpu_forecasters_plugin.compare.significance import LEVEL, holm, sign_flip_p_value
-from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks, paired_interval
+from gpu_forecasters_plugin.compare.statistics import gap_closed_over_tasks, mean_over_tasks, paired_interval
 from gpu_forecasters_plugin.config import SurrogateConfig
 from gpu_forecasters_plugin.errors import ConfigError
 from gpu_forecasters_plugin.files import prepare_folder, write_json
@@ -58,12 +57,6 @@ def _log_ratios(summaries: Summaries, arm: str) -> list[float]:
     return [float(value) for value in np.mean(per_task, axis=0)]
 
 
-def _geometric_mean(values: Sequence[float | None]) -> float | None:
-    """``None`` where one is missing: an arm that never matched the baseline once has no mean to be proud of."""
-    known = [value for value in values if value is not None]
-    return math.exp(math.fsum(map(math.log, known)) / len(known)) if len(known) == len(values) else None
-
-
 def across_tasks(summaries: Summaries, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What each arm did on all tasks.
 
@@ -87,7 +80,7 @@ def across_tasks(summaries: Summaries, found: Mapping[str, Mapping[str, Any]]) -
             "mean_ratio": means[arm],
             "ci95": paired_interval(ratios),
             "p_value": sign_flip_p_value(ratios.tolist()),
-            "measurements_to_match_ratio": _geometric_mean(
+            "measurements_to_match_ratio": mean_over_tasks(
                 [row["measurements_to_match_ratio"] for row in rows.values()]
             ),
             "gap_closed": gap_closed_over_tasks(means[arm], means.get("oracle")),

@@ -16,6 +16,7 @@ __all__ = [
     "gap_closed",
     "gap_closed_over_tasks",
     "mean_curve",
+    "mean_over_tasks",
     "paired_interval",
     "summarise",
 ]
@@ -96,6 +97,12 @@ def gap_closed(runs: Mapping[str, Sequence[ArmRun]], arm: str) -> float | None:
     best = {name: np.mean([run.best_speedup for run in runs[name]]) for name in ("baseline", "oracle", arm)}
     gap = best["oracle"] - best["baseline"]
     return float((best[arm] - best["baseline"]) / gap) if gap > _NO_GAP * best["oracle"] else None
+
+
+def mean_over_tasks(values: Sequence[float | None]) -> float | None:
+    """Geometric mean; ``None`` where one is missing: an arm that never matched a baseline has no mean of that."""
+    known = [value for value in values if value is not None]
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if len(known) == len(values) else None
 
 
 def gap_closed_over_tasks(mean_ratio: float, oracle_mean_ratio: float | None) -> float | None:
