@@ -139,14 +139,14 @@ def print_result(summary: Mapping[str, Any], out: Path) -> None:
     console.print(_LEGEND, highlight=False)
     for name, comparison in summary["comparison"].items():
         if name != "baseline":
-            console.print(f"{name} against baseline: {_with_test(comparison)}", highlight=False)
+            p_value = comparison["p_value_holm"]
+            verdict = _with_test(comparison["verdict"], p_value, f"corrected p {_p_value(p_value)}")
+            console.print(f"{name} against baseline: {verdict}", highlight=False)
     if "surrogate_against_random" in summary:
         direct = summary["surrogate_against_random"]
-        console.print(
-            f"surrogate against random: {direct['verdict']} (ratio {direct['mean_ratio']:.3f}, paired test p "
-            f"{_p_value(direct['p_value'])})",
-            highlight=False,
-        )
+        told = f"ratio {direct['mean_ratio']:.3f}, paired test p {_p_value(direct['p_value'])}"
+        verdict = _with_test(direct["verdict"], direct["p_value"], told)
+        console.print(f"surrogate against random: {verdict}", highlight=False)
     _note_too_few(console, len(summary["seeds"]), len(summary["comparison"]) - 1)
     used = {count for arm in summary["arms"].values() for count in arm["measurements_used"]}
     if summary.get("budget_gpu_seconds") is not None:
@@ -170,13 +170,11 @@ def _note_too_few(console: Console, seeds: int, tests: int) -> None:
         )
 
 
-def _with_test(comparison: Mapping[str, Any]) -> str:
-    """The interval's verdict, and whether the corrected test bears it out."""
-    verdict, p_value = comparison["verdict"], comparison["p_value_holm"]
-    test = f"corrected p {_p_value(p_value)}"
+def _with_test(verdict: str, p_value: float, told: str) -> str:
+    """The interval's verdict, whether the test of that p-value bears it out, and what is told of both."""
     if verdict in ("better", "worse") and p_value > LEVEL:
-        return f"{verdict} by its interval, but not by the paired test at {LEVEL:.0%} ({test})"
-    return f"{verdict} ({test})"
+        return f"{verdict} by its interval, but not by the paired test at {LEVEL:.0%} ({told})"
+    return f"{verdict} ({told})"
 
 
 def _seconds(summary: Mapping[str, Any]) -> str:

@@ -103,9 +103,16 @@ def test_an_interval_that_the_corrected_test_does_not_bear_out_is_said_to(
     print_result(summary_of("t", baseline=LEVEL[:5], surrogate=UP[:5], random=UP[:5]), tmp_path)
     said = capsys.readouterr().out
     assert "better by its interval, but not by the paired test at 5% (corrected p 0.125)" in said
+    assert "surrogate against random: no difference shown (ratio 1.000, paired test p 1.000)" in said
     assert (
         "note: with 5 seeds the paired test, corrected for 2 of them, cannot be passed at 5%, even if all agree; it "
         "takes 7" in " ".join(said.split())
+    )
+    print_result(summary_of("t", baseline=LEVEL[:5], surrogate=UP[:5], random=LEVEL[:5]), tmp_path)
+    said = capsys.readouterr().out
+    assert (
+        "surrogate against random: better by its interval, but not by the paired test at 5% (ratio 1.120"
+        in said
     )
     print_result(summary_of("t", baseline=LEVEL, surrogate=UP), tmp_path)
     assert "surrogate against baseline: better (corrected p <0.001)" in capsys.readouterr().out
