@@ -125,10 +125,15 @@ def _screening_lines(screening: Row | None) -> list[str]:
 
 
 def _deferral_lines(deferral: Row) -> list[str]:
-    """Nothing where the configured threshold was in force throughout."""
-    if set(deferral["pools"]) <= {"configured"}:
-        return []
+    """Nothing where the configured threshold was in force throughout, as it was meant to be."""
     last = "none" if deferral["threshold"] is None else f"{deferral['threshold']:g}"
+    if set(deferral["pools"]) <= {"configured"}:
+        if deferral["target_risk"] is None or not deferral["pools"]:
+            return []
+        return [
+            f"no deferral threshold had the guarantee of target_risk {deferral['target_risk']:g} in any of the "
+            f"{sum(deferral['pools'].values())} pools: the configured one was in force, {last}"
+        ]
     return [
         _counted("pools by the source of their deferral threshold", deferral["pools"]) + f"; the last {last}"
     ]

@@ -85,13 +85,18 @@ def pool_deferral(run: RunSnapshot) -> dict[str, Any]:
     """How the run's pools were deferred.
 
     Returns:
-        ``threshold``, that of the last pool; ``pools``, how many pools had theirs from each source of a threshold.
+        ``target_risk``, for which a threshold was to be fitted (``None``: none was); ``threshold``, that of the last
+        pool; ``pools``, how many pools had theirs from each source of a threshold.
     """
     of_run = _p.c.run_id == run.run_id
     counted = select(_p.c.threshold_from, func.count()).where(of_run).group_by(_p.c.threshold_from)
     last = select(_p.c.threshold).where(of_run).order_by(_p.c.number.desc()).limit(1)
     sources = {source: count for source, count in run.connection.execute(counted) if source is not None}
-    return {"threshold": run.connection.execute(last).scalar_one_or_none(), "pools": sources}
+    return {
+        "target_risk": run.run["config"].get("deferral", {}).get("target_risk"),
+        "threshold": run.connection.execute(last).scalar_one_or_none(),
+        "pools": sources,
+    }
 
 
 def outcome_costs(run: RunSnapshot) -> list[dict[str, Any]]:

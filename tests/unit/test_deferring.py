@@ -192,8 +192,20 @@ def test_every_pool_in_the_ledger_has_the_threshold_that_it_was_decided_by(ledge
     assert [pool["drift_evidence"] for pool in ledger.pool_rows()] == [None] * 5
     summary = summarise(ledger)
     counts = Counter(source for _, source, _ in rows)
-    assert summary["deferral"] == {"threshold": 0.0, "pools": dict(counts)}
+    assert summary["deferral"] == {"target_risk": 0.5, "threshold": 0.0, "pools": dict(counts)}
     assert f"target_risk, {counts['configured']} configured; the last 0" in summary_lines(summary)[-1]
+
+
+def test_a_target_risk_that_no_threshold_ever_had_the_guarantee_of_is_told_at_the_end(ledger: Ledger) -> None:
+    section = surrogate(anchor="reference", deferral={"target_risk": 0.1}, drift={"enabled": False})
+    search(open_gate(ledger, lambda query: peaked(5), config=section), range(3), RIGHT)
+    summary = summarise(ledger)
+    assert summary["deferral"]["target_risk"] == 0.1 and set(summary["deferral"]["pools"]) == {"configured"}
+    pools = summary["deferral"]["pools"]["configured"]
+    assert summary_lines(summary)[-1] == (
+        f"no deferral threshold had the guarantee of target_risk 0.1 in any of the {pools} pools: the configured one was "
+        "in force, 0.35"
+    )
 
 
 def test_the_same_ledger_gives_the_same_threshold_when_a_run_goes_on(ledger: Ledger) -> None:
