@@ -203,8 +203,8 @@ def test_a_target_risk_that_no_threshold_ever_had_the_guarantee_of_is_told_at_th
     assert summary["deferral"]["target_risk"] == 0.1 and set(summary["deferral"]["pools"]) == {"configured"}
     pools = summary["deferral"]["pools"]["configured"]
     assert summary_lines(summary)[-1] == (
-        f"no deferral threshold had the guarantee of target_risk 0.1 in any of the {pools} pools: the configured one was "
-        "in force, 0.35"
+        f"no deferral threshold had the guarantee of target_risk 0.1 in any of the {pools} pools: the configured "
+        "one was in force, 0.35"
     )
 
 

@@ -20,6 +20,9 @@ from benchmarks.training_report import utilisation
 from benchmarks.training_runs import main as train_all
 from benchmarks.training_scores import INTERVALS, Answers, Line
 from benchmarks.training_tables import missing, quality_table
+from gpu_forecasters_plugin.config import parse_surrogate_config
+from gpu_forecasters_plugin.evaluation.asking import Protocol, ask_about
+from gpu_forecasters_plugin.evaluation.pairs import Pair, with_recorded_verdicts
 from gpu_forecasters_plugin.recorded.pool import load_task
 from gpu_forecasters_plugin.training.rows import TrainingRow, pool_rows
 
@@ -199,6 +202,28 @@ def test_the_shipped_forecaster_knows_no_kernel_of_the_operation_unless_it_was_m
     nothing = as_shipped(kernels, 0).probabilities
     assert nothing == as_shipped(faster, 0).probabilities
     assert nothing != as_shipped(kernels, 4).probabilities
+
+
+def test_the_shipped_forecaster_knows_no_compiler_unless_it_is_asked() -> None:
+    kernels = pool_rows(load_task("softmax")).rows[:6]
+    config = parse_surrogate_config({}).forecaster
+    pairs = [
+        Pair(
+            row.id,
+            row.task,
+            row.device,
+            row.reference_code,
+            row.candidate_code,
+            row.candidate_key,
+            row.speedup,
+        )
+        for row in kernels
+    ]
+    for compiled, known in ((False, pairs), (True, with_recorded_verdicts(pairs))):
+        outcomes = ask_about(known, Protocol(config, within_run=0)).outcomes
+        wanted = [getattr(outcomes[row.id], "probabilities", None) for row in kernels]
+        assert as_shipped(kernels, 0, compiled=compiled).probabilities == [wanted]
+    assert as_shipped(kernels, 0).probabilities != as_shipped(kernels, 0, compiled=True).probabilities
 
 
 def test_the_report_names_what_is_missing_and_what_was_cut() -> None:
