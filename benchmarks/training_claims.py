@@ -19,7 +19,14 @@ from benchmarks.training_scores import Line
 from benchmarks.training_tables import NO_ANSWERS, Samples, interval, rows_of
 from gpu_forecasters_plugin.calibration.rows import Array
 
-__all__ = ["against_learned", "against_start", "better_than_shipped", "claims", "rewards_told"]
+__all__ = [
+    "against_learned",
+    "against_start",
+    "better_by_scores",
+    "better_than_shipped",
+    "claims",
+    "rewards_told",
+]
 
 _WANTED_ECE_CUT, _WANTED_SHARE_OF_TIME = 0.3, 0.1
 _PLAIN = f"GRPO, {REWARDS[0]}"
@@ -142,19 +149,25 @@ def _minus(other: str, found: Mapping[str, Line], samples: Samples) -> str:
 
 def better_than_shipped(found: Mapping[str, Line], samples: Samples) -> list[str]:
     """The one-token lines that beat the forecaster as it ships: Brier and NLL surely lower, and no worse ranking."""
+    return [
+        title
+        for title in better_by_scores(SHIPPED, found, samples)
+        if not _surely_lower("spearman_within_tasks", samples, SHIPPED, title)
+    ]
 
-    def surely(title: str, name: str) -> bool:
-        bounds = interval(samples[title][name] - samples[SHIPPED][name])
-        return bounds is not None and bounds[1] < 0
 
+def better_by_scores(other: str, found: Mapping[str, Line], samples: Samples) -> list[str]:
+    """The one-token lines with a Brier score and an NLL surely lower than another line's, whatever their ranking."""
     return [
         title
         for title in one_token_lines()
-        if title in found
-        and surely(title, "brier")
-        and surely(title, "nll")
-        and not surely(title, "spearman_within_tasks")
+        if title in found and all(_surely_lower(name, samples, other, title) for name in ("brier", "nll"))
     ]
+
+
+def _surely_lower(name: str, samples: Samples, one: str, other: str) -> bool:
+    bounds = interval(samples[other][name] - samples[one][name])
+    return bounds is not None and bounds[1] < 0
 
 
 def _difference(name: str, found: Mapping[str, Line], samples: Samples, one: str, other: str) -> str:

@@ -1,8 +1,9 @@
 """The lines that the report of the training comparison has: trained models, and what they must be better than.
 
-Beside the trained models stand forecasters that need no GPU. The learned one is there three times: knowing what the
-trained models know and no more, as it ships before anything of the operation was measured, and as it ships with some of
-the operation's other kernels measured, as in the first minutes of a search.
+Beside the trained models stand forecasters that need no GPU. The learned one is there five times. As it ships it reads
+a kernel's text alone; with the compiler it knows what that makes of the kernel as well, as where the screen, which is
+off by default, is on. Each of the two is asked before anything of the operation was measured, and with some of its
+other kernels measured, as in the first minutes of a search. The fifth knows what the trained models know and no more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from gpu_forecasters_plugin.training.data import TrainingData
 from gpu_forecasters_plugin.training.rows import TrainingRow, pool_rows
 
 __all__ = [
+    "COMPILED",
+    "COMPILED_MEASURED",
     "FIRST_MEASURED",
     "FREQUENCIES",
     "LEARNED",
@@ -43,17 +46,20 @@ __all__ = [
 
 ONE_TOKEN, WRITTEN = "logprobs", "verbalized"
 FIRST_MEASURED = 32
-"""Kernels of an operation that are measured before :data:`MEASURED` is asked about others."""
+"""Kernels of an operation that are measured before a line that says so is asked about others."""
 _UNIFORM = "uniform"
 FREQUENCIES = "bin frequencies"
 SAME_KERNELS = "learned, same kernels"
 SHIPPED = "learned, as it ships"
+"""The default of a new search: the text alone, nothing measured."""
 MEASURED = f"learned, {FIRST_MEASURED} measured"
-LEARNED = (SHIPPED, MEASURED, SAME_KERNELS)
+COMPILED = "learned with the compiler"
+COMPILED_MEASURED = f"learned with the compiler, {FIRST_MEASURED} measured"
+LEARNED = (SHIPPED, COMPILED, MEASURED, COMPILED_MEASURED, SAME_KERNELS)
 """The learned forecaster, once for each of what it may know."""
 START = "SFT, one token"
 """What GRPO and ``proper`` begin from."""
-UNTRAINED = (_UNIFORM, FREQUENCIES, SAME_KERNELS, SHIPPED, MEASURED)
+UNTRAINED = (_UNIFORM, FREQUENCIES, SAME_KERNELS, SHIPPED, COMPILED, MEASURED, COMPILED_MEASURED)
 
 
 def trained_lines() -> dict[str, tuple[list[str], str]]:
@@ -128,16 +134,20 @@ def untrained(data: TrainingData, rows: Sequence[TrainingRow]) -> dict[str, Answ
         FREQUENCIES: Answers([[constant] * len(rows)]),
         SAME_KERNELS: Answers([said]),
         SHIPPED: as_shipped(rows, 0),
+        COMPILED: as_shipped(rows, 0, compiled=True),
         MEASURED: as_shipped(rows, FIRST_MEASURED),
+        COMPILED_MEASURED: as_shipped(rows, FIRST_MEASURED, compiled=True),
     }
 
 
-def as_shipped(rows: Sequence[TrainingRow], first: int) -> Answers:
-    """The default forecaster with the recorded tasks of all *other* operations and the compiler's profiles.
+def as_shipped(rows: Sequence[TrainingRow], first: int, *, compiled: bool = False) -> Answers:
+    """The default forecaster with the recorded tasks of all *other* operations.
 
     Args:
         rows: kernels of recorded operations.
         first: how many other kernels of each operation are measured before, in pools of four.
+        compiled: with what the compiler makes of the kernels, as where the screen is on; by default it is off, and the
+            forecaster knows the text alone.
     """
     protocol = Protocol(parse_surrogate_config({}).forecaster, within_run=first)
     found = {}
@@ -148,7 +158,7 @@ def as_shipped(rows: Sequence[TrainingRow], first: int) -> Answers:
         others.sort(key=lambda row: keyed_uniform(0, "measured first", row.id))
         pairs = [_pair(row) for row in (*others[:first], *asked)]
         # One operation at a time: together, each would learn from the other one's kernels.
-        outcomes = ask_about(with_recorded_verdicts(pairs), protocol).outcomes
+        outcomes = ask_about(with_recorded_verdicts(pairs) if compiled else pairs, protocol).outcomes
         found |= {row.id: outcomes[row.id] for row in asked}
     told = [found[row.id] for row in rows]
     return Answers([[outcome.probabilities if isinstance(outcome, Forecast) else None for outcome in told]])

@@ -17,7 +17,7 @@ _SHOWN = {
     "GRPO, correctness_brier": "GRPO, with Brier\n(written)",
     START: "SFT\n(one token)",
     "proper, nll": "proper, NLL\n(one token)",
-    SHIPPED: "learned,\nas it ships",
+    SHIPPED: "learned, as it ships\n(text alone)",
 }
 
 
