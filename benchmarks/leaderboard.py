@@ -21,21 +21,24 @@ Result = Mapping[str, Any]
 """What ``benchmarks.search`` has written for one host."""
 
 
-def load_results(folder: Path) -> list[Result]:
-    """Every search result in a folder, by host.
+def load_results(folder: Path) -> tuple[list[Result], list[str]]:
+    """Every search result in a folder, by host, and the files that are left out: they do not say where they were made.
 
     Raises:
-        SystemExit: there is none, or one does not say where it was made.
+        SystemExit: there is none that does.
     """
-    found = []
+    found, left_out = [], []
     for path in sorted(folder.glob("search_*.json")):
         document = json.loads(path.read_text())
-        if not (isinstance(document, dict) and {"host", "seeds", "made", "rows"} <= document.keys()):
-            raise SystemExit(f"{path} does not say where it was made: run benchmarks.search again")
-        found.append(document)
+        if isinstance(document, dict) and {"host", "seeds", "made", "rows"} <= document.keys():
+            found.append(document)
+        else:
+            left_out.append(path.name)
     if not found:
-        raise SystemExit(f"no search_*.json in {folder}: run benchmarks.search first")
-    return found
+        raise SystemExit(
+            f"no search_*.json that says where it was made in {folder}: run benchmarks.search first"
+        )
+    return found, left_out
 
 
 def _mean_ratio(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -104,8 +107,10 @@ paired permutation test, corrected for all arms and tasks of the board (Holm), i
 """
 
 
-def _text(found: Sequence[Mapping[str, Any]]) -> str:
+def _text(found: Sequence[Mapping[str, Any]], left_out: Sequence[str]) -> str:
     parts = ["# Leaderboard\n", _LEGEND]
+    if left_out:
+        parts.append(f"Left out, since they do not say where they were made: {', '.join(left_out)}.\n")
     for board in found:
         made = board["made"]
         versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
@@ -126,8 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the search results")
     options = parser.parse_args(arguments)
-    found = [board for result in load_results(options.results) for board in boards(result)]
-    write_result("leaderboard", found, _text(found))
+    results, left_out = load_results(options.results)
+    found = [board for result in results for board in boards(result)]
+    write_result("leaderboard", found, _text(found, left_out))
 
 
 if __name__ == "__main__":
