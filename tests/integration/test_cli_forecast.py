@@ -65,7 +65,9 @@ def test_the_default_forecaster_answers_without_a_run_and_says_what_it_knows(
     assert said.code == 0 and said.err == ""
     assert "device NVIDIA H100" in said.out
     # All but one: softmax, the folder's name, is what is in question.
-    assert f"warm start from {OTHERS} recorded tasks of other operations, and nothing measured yet" in said.out
+    assert (
+        f"warm start from {OTHERS} recorded tasks of other operations, and nothing measured yet" in said.out
+    )
     for number in range(1, 9):
         assert f"{BINS.labels[number - 1]}" in said.out and BINS.describe(number) in said.out
     assert said.out.count("<- predicted") == 1
