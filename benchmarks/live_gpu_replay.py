@@ -12,7 +12,6 @@ Results go to ``results/live_gpu_replay.{json,md}``. Needs no GPU.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import tempfile
 from collections import defaultdict
@@ -24,7 +23,9 @@ from benchmarks.report import RESULTS, machine, provenance, write_result
 from benchmarks.search import correct_together, figures, table
 from gpu_forecasters_plugin.compare import ARM_NAMES, run_comparison
 from gpu_forecasters_plugin.config import SurrogateConfig
+from gpu_forecasters_plugin.errors import PoolFileError
 from gpu_forecasters_plugin.files import write_atomically
+from gpu_forecasters_plugin.json_lines import stream_json_lines
 
 ARMS = (*ARM_NAMES, "paper")
 BUDGETS = (32, 64)
@@ -35,8 +36,7 @@ Edits = defaultdict[str, set[str]]
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+    return (row for _, row in stream_json_lines(path, path.name, PoolFileError))
 
 
 def _edits(folder: Path, measured: Mapping[str, Any]) -> tuple[str, Edits]:

@@ -8,13 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.training import REWARDS, SCORES, Numbers
-from benchmarks.training_lines import (
-    LEARNED,
-    SHIPPED,
-    START,
-    one_token_lines,
-    trained_lines,
-)
+from benchmarks.training_lines import LEARNED, SHIPPED, START, one_token_lines, trained_lines
 from benchmarks.training_scores import Line
 from benchmarks.training_tables import NO_ANSWERS, Samples, interval, rows_of
 from gpu_forecasters_plugin.calibration.rows import Array
