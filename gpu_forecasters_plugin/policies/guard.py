@@ -22,8 +22,8 @@ __all__ = ["FULL_TRUST", "NOISE_LOG2", "PRIOR_SHARE", "trust"]
 FULL_TRUST = 0.6
 """Concordance from which on the surrogate keeps all its slots."""
 
-PRIOR_SHARE = 0.65
-"""Concordance that a forecaster is credited with before anything is known."""
+PRIOR_SHARE = 0.55
+"""Concordance that a forecaster is credited with before anything is known: half of the trust; the rest is earned."""
 
 NOISE_LOG2 = 0.03
 """Smaller differences in log2 speed-up are noise: twice the median difference of repeated measurements."""

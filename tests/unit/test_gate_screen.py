@@ -167,7 +167,11 @@ class RecordedVerdicts:
 
 def watched(path: Path) -> tuple[Gate, Watching]:
     config = surrogate(
-        screen={"policy": "skip"}, keep_fraction=0.5, audit_fraction=0.0, deferral={"threshold": None}
+        screen={"policy": "skip"},
+        keep_fraction=0.5,
+        audit_fraction=0.0,
+        deferral={"threshold": None},
+        guard={"enabled": False},
     )
     forecaster = Watching()
     ledger = Ledger(path)

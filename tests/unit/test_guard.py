@@ -24,10 +24,9 @@ def pools(direction: float, count: int, *, noise: float = 0.0, seed: int = 0) ->
     return made
 
 
-def test_a_new_forecaster_is_trusted_until_it_misleads() -> None:
-    assert PRIOR_SHARE > FULL_TRUST
-    assert trust([], GUARD) == 1.0
-    assert trust(pools(-1.0, 1), GUARD) < 1.0
+def test_a_new_forecaster_is_trusted_half_and_earns_or_loses_the_rest() -> None:
+    assert trust([], GUARD) == pytest.approx((PRIOR_SHARE - 0.5) / (FULL_TRUST - 0.5)) == pytest.approx(0.5)
+    assert trust(pools(1.0, 1), GUARD) > 0.5 > trust(pools(-1.0, 1), GUARD)
 
 
 def test_a_good_forecaster_keeps_its_slots() -> None:

@@ -18,6 +18,7 @@ def test_children_are_ranked_by_their_chance_to_beat_their_own_parent(ledger: Le
         keep_fraction=0.1,
         audit_fraction=0.0,
         deferral={"threshold": None},
+        guard={"enabled": False},
     )
     gate = open_gate(ledger, lambda query: peaked(6), config=section)
     slow, fast = candidate(1), candidate(2)

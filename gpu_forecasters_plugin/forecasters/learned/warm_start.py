@@ -1,8 +1,12 @@
 """What other recorded tasks say about a change of structure, before this run has measured anything.
 
-A ridge on the difference in structure features to the reference, pooled over operations. It sees no source
-of the operation in question, and the run decides by its own measurements how much of it to believe: the
-prior enters the Gaussian process as one more coordinate with a weight to be learned.
+A ridge on the difference in structure features to the reference, how much there is of each and whether there is any,
+pooled over operations. It sees no source of the operation in question, and the run decides by its own measurements how
+much of it to believe: the prior enters the Gaussian process as one more coordinate with a weight to be learned.
+
+Operations are of two kinds: those whose reference multiplies matrices, where a kernel is fast that keeps the tensor
+cores busy, and the others, where one is fast that moves little memory. What helps one kind may well hurt the other, so
+tasks of the run's own kind count in full, and those of the other kind little.
 """
 
 from __future__ import annotations
@@ -29,12 +33,16 @@ otherwise extrapolate without bound."""
 
 _LEAST_ROWS = 8
 
+_OTHER_KIND = 0.2
+"""What a task of the other kind counts."""
+
 
 class WarmStart:
     """Expected log2 speed-up from the change in structure, learned on other operations.
 
-    There are two models: of structure alone, and of structure and static profile together, for runs whose reference
-    has a profile. A source without one is then expected to be what its structure alone makes it.
+    There are two models for either kind of operation: of structure alone, and of structure and static profile
+    together, for runs whose reference has a profile. A source without one is then expected to be what its structure
+    alone makes it.
 
     Args:
         tasks: recorded tasks of other operations; with none, or too little in them, nothing is expected.
@@ -42,16 +50,14 @@ class WarmStart:
 
     def __init__(self, tasks: Sequence[KnownTask]) -> None:
         blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
-        self._text = _Model([(block.structure, block.targets) for block in blocks])
-        profiled = [block.profiled() for block in blocks if block.has_profiles]
-        self._profiled = _Model([block for block in profiled if len(block[1]) >= _LEAST_ROWS])
+        self._of_kind = {kind: _models(blocks, kind) for kind in (False, True)}
 
     def slope(self, reference: SourceFeatures) -> float:
         """How much of the expectation to believe at first.
 
         What it would have been worth on each of the tasks when learned on the others only, between 0 and 1.
         """
-        return self._model(reference).slope
+        return self._models(reference).for_runs_from(reference).slope
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         """Expected log2 speed-up of each source over the reference; zero for the reference itself.
@@ -61,20 +67,23 @@ class WarmStart:
         """
         if not _is_program(reference):
             return np.zeros(len(sources))
-        structure = np.array([features.structure for features in sources]) - reference.structure
-        expected = self._text.expect(structure)
-        if self._model(reference) is self._text or reference.profile is None:
+        models = self._models(reference)
+        structure = _described(np.array([features.structure for features in sources])) - _described(
+            reference.structure
+        )
+        expected = models.text.expect(structure)
+        if models.for_runs_from(reference) is models.text or reference.profile is None:
             return expected
         # In the units of the other model, whose slope the caller multiplies with.
-        expected *= self._text.slope / self._profiled.slope
+        expected *= models.text.slope / models.profiled.slope
         seen = [index for index, features in enumerate(sources) if features.profile is not None]
         if seen:
             profiles = _change(reference.profile, np.array([sources[index].profile for index in seen]))
-            expected[seen] = self._profiled.expect(np.hstack([structure[seen], profiles]))
+            expected[seen] = models.profiled.expect(np.hstack([structure[seen], profiles]))
         return expected
 
-    def _model(self, reference: SourceFeatures) -> _Model:
-        return self._text if reference.profile is None or self._profiled.slope <= 0.0 else self._profiled
+    def _models(self, reference: SourceFeatures) -> _Models:
+        return self._of_kind[_multiplies_matrices(reference.structure)]
 
 
 @lru_cache(maxsize=8)
@@ -88,9 +97,10 @@ class _Model:
 
     Args:
         blocks: per task, the changes to its reference and the log2 speed-ups over it.
+        weights: what each task counts.
     """
 
-    def __init__(self, blocks: Sequence[tuple[Array, Array]]) -> None:
+    def __init__(self, blocks: Sequence[tuple[Array, Array]], weights: Sequence[float]) -> None:
         self.slope = 0.0
         self._coefficients: Array = np.zeros(0)
         self._scale: Array = np.ones(0)
@@ -99,10 +109,11 @@ class _Model:
         squares = np.array([(delta**2).mean(axis=0) for delta, _ in blocks])
         self._scale = np.sqrt(squares.mean(axis=0) + 0.05)
         squashed = [(self._squash(delta), np.clip(targets, -4.0, 4.0)) for delta, targets in blocks]
+        counts = np.array(weights, dtype=np.float64)
         ridge = _RIDGES[-1]
         if len(squashed) > 1:
-            ridge, self.slope = _leave_one_task_out(squashed)
-        self._coefficients = _ridge_fit([_moments(*block) for block in squashed], ridge)
+            ridge, self.slope = _leave_one_task_out(squashed, counts)
+        self._coefficients = _ridge_fit([_moments(*block) for block in squashed], counts, ridge)
 
     def expect(self, delta: Array) -> Array:
         """Expected log2 speed-up of each row of changes."""
@@ -117,20 +128,38 @@ class _Model:
 
 
 @dataclass(frozen=True)
+class _Models:
+    """What is known for operations of one kind."""
+
+    text: _Model
+    profiled: _Model
+
+    def for_runs_from(self, reference: SourceFeatures) -> _Model:
+        """The model whose expectations a run with that reference starts from."""
+        return self.text if reference.profile is None or self.profiled.slope <= 0.0 else self.profiled
+
+
+@dataclass(frozen=True)
 class _Block:
     """Changes of one task's kernels to its reference.
 
     Attributes:
-        structure: a row per kernel.
+        multiplies_matrices: of which kind the operation is.
+        structure: of what :func:`_described` makes of each, a row per kernel.
         profiles: likewise of the static profile; a row of ``nan`` where there is none.
         targets: log2 speed-ups.
         has_profiles: whether the reference has one.
     """
 
+    multiplies_matrices: bool
     structure: Array
     profiles: Array
     targets: Array
     has_profiles: bool
+
+    def weight(self, kind: bool) -> float:
+        """What the task counts for operations that multiply matrices, or for those that do not."""
+        return 1.0 if self.multiplies_matrices == kind else _OTHER_KIND
 
     def profiled(self) -> tuple[Array, Array]:
         """Structure and profile of the kernels that have one, with their targets."""
@@ -143,8 +172,26 @@ def _block(task: KnownTask) -> _Block:
     changes = np.full(ran.profiles.shape, np.nan)
     if reference.compiled[0]:
         changes[ran.compiled] = _change(reference.profiles[0], ran.profiles[ran.compiled])
-    structure = ran.structure - reference.structure[0]
-    return _Block(structure, changes, task.targets, bool(reference.compiled[0]))
+    structure = _described(ran.structure) - _described(reference.structure[0])
+    kind = _multiplies_matrices(reference.structure[0])
+    return _Block(kind, structure, changes, task.targets, bool(reference.compiled[0]))
+
+
+def _models(blocks: Sequence[_Block], kind: bool) -> _Models:
+    """What tasks of either kind say of one kind."""
+    profiled = [(block.profiled(), block.weight(kind)) for block in blocks if block.has_profiles]
+    profiled = [(known, weight) for known, weight in profiled if len(known[1]) >= _LEAST_ROWS]
+    return _Models(
+        _Model(
+            [(block.structure, block.targets) for block in blocks], [block.weight(kind) for block in blocks]
+        ),
+        _Model([known for known, _ in profiled], [weight for _, weight in profiled]),
+    )
+
+
+def _described(structure: Array) -> Array:
+    """Structure features, and whether there is any of each: a first barrier changes more than an eleventh."""
+    return np.concatenate([structure, structure > 0.0], axis=-1)
 
 
 def _change(reference: Array, profiles: Array) -> Array:
@@ -157,6 +204,11 @@ def _is_program(features: SourceFeatures) -> bool:
     return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
 
 
+def _multiplies_matrices(structure: Array) -> bool:
+    """Whether a source has a matrix product, its own or a library's."""
+    return any(structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("dot", "library_matmul"))
+
+
 def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
     """What a ridge needs of one task. Its level is free: a poor reference makes everything of a task fast."""
     centred = features - features.mean(axis=0)
@@ -164,30 +216,32 @@ def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
     return centred.T @ centred / len(targets), centred.T @ (targets - float(targets.mean())) / len(targets)
 
 
-def _ridge_fit(moments: Sequence[tuple[Array, Array]], ridge: float) -> Array:
-    """Coefficients that tasks share, from the :func:`_moments` of each."""
-    gram = sum((gram for gram, _ in moments), np.zeros_like(moments[0][0])) / len(moments)
-    right = sum((right for _, right in moments), np.zeros_like(moments[0][1])) / len(moments)
+def _ridge_fit(moments: Sequence[tuple[Array, Array]], weights: Array, ridge: float) -> Array:
+    """Coefficients that tasks share, from the :func:`_moments` of each and what each counts."""
+    shares = weights / weights.sum()
+    gram = np.tensordot(shares, [gram for gram, _ in moments], axes=1)
+    right = np.tensordot(shares, [right for _, right in moments], axes=1)
     return np.asarray(np.linalg.solve(gram + ridge * np.eye(len(right)), right), dtype=np.float64)
 
 
-def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]]) -> tuple[float, float]:
+def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]], weights: Array) -> tuple[float, float]:
     """Ridge that carries over best to a task that it has not seen, and the slope to believe it with."""
     moments = [_moments(features, targets) for features, targets in blocks]
     best = (math.inf, _RIDGES[-1], 0.0)
     for ridge in _RIDGES:
-        products, squares, power = [], [], []
+        products, squares, power = np.zeros((3, len(blocks)))
         for index, (features, targets) in enumerate(blocks):
-            others = _ridge_fit(moments[:index] + moments[index + 1 :], ridge)
+            others = _ridge_fit(moments[:index] + moments[index + 1 :], np.delete(weights, index), ridge)
             expected = (features - features.mean(axis=0)) @ others
             truth = targets - targets.mean()
-            products.append(float(expected @ truth) / len(truth))
-            squares.append(float(expected @ expected) / len(truth))
-            power.append(float(truth @ truth) / len(truth))
+            products[index] = float(expected @ truth) / len(truth)
+            squares[index] = float(expected @ expected) / len(truth)
+            power[index] = float(truth @ truth) / len(truth)
         # Shrunk by one imaginary task on which the expectation was worth nothing.
-        slope = sum(products) / (sum(squares) + sum(squares) / len(squares) + 1e-9)
+        imaginary = float(weights @ squares) / float(weights.sum())
+        slope = float(weights @ products) / (float(weights @ squares) + imaginary + 1e-9)
         slope = min(1.0, max(0.0, slope))
-        loss = sum(p - 2 * slope * m + slope**2 * s for p, m, s in zip(power, products, squares, strict=True))
+        loss = float(weights @ (power - 2 * slope * products + slope**2 * squares))
         if loss < best[0]:
             best = (loss, ridge, slope)
     return best[1], best[2]
