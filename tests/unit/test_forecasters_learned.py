@@ -342,6 +342,35 @@ def test_tasks_that_contradict_each_other_are_not_believed() -> None:
     assert WarmStart(tasks).slope(program) > 0.5
 
 
+def test_tasks_of_the_runs_own_kind_of_operation_count_most() -> None:
+    product = "import torch\n\n\ndef f(x):\n    tl.dot(x, x)\n"
+    tasks = [warm_task(name, seed) for seed, name in enumerate("abc")] + [
+        # What helps where memory is moved hurts where matrices are multiplied.
+        WarmStartTask(t.operation, product, t.codes, tuple(-v for v in t.log2_speedups))
+        for t in (warm_task("d", 4), warm_task("e", 5), warm_task("f", 6))
+    ]
+    body = "    static_range(4)\n" * 3
+    for reference, sign in ((tasks[0].reference_code, 1.0), (product, -1.0)):
+        unrolled = [extract_features(source) for source in (reference, reference + body)]
+        before, after = WarmStart(tasks).expect(unrolled[0], unrolled)
+        assert before == 0.0 < sign * after
+
+
+def test_whether_there_is_any_of_a_feature_tells_more_than_how_much() -> None:
+    """A first copy costs, and further ones nothing."""
+
+    def task(operation: str, seed: int) -> WarmStartTask:
+        generator = random.Random(seed)
+        copies = [generator.randint(0, 6) for _ in range(60)]
+        codes = tuple("import torch\n" + "x.contiguous()\n" * count for count in copies)
+        return WarmStartTask(operation, "import torch\n", codes, tuple(-1.0 * (n > 0) for n in copies))
+
+    warm = WarmStart([task("a", 1), task("b", 2), task("c", 3)])
+    sources = [extract_features("import torch\n" + "x.contiguous()\n" * count) for count in (0, 1, 6)]
+    none, one, six = warm.expect(sources[0], sources)
+    assert none - one > 2.0 * abs(one - six)
+
+
 def test_a_warm_start_of_little_or_nothing_expects_nothing() -> None:
     features = extract_features(triton())
     small = WarmStartTask("a", "x = 1", ("y = 2",), (0.5,))

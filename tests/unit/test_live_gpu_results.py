@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "live_gpu"
 sys.path.append(str(EXAMPLE))
 
 from comparing.confirming import confirmed_speedups  # noqa: E402
-from comparing.results import curves_image, reached_at, summarise  # noqa: E402
+from comparing.results import curves_image, print_summary, reached_at, summarise  # noqa: E402
 from comparing.search import Found, Search  # noqa: E402
 from measuring import timing  # noqa: E402
 from measuring.service import MeasuringService, ask  # noqa: E402
@@ -47,6 +47,19 @@ def test_stopping_early_is_told_seed_by_seed() -> None:
         (2.5 / 2 * 3.5 / 3 / 4) ** (1 / 3)
     )
     assert curves_image(runs, summary).startswith(b"\x89PNG")
+
+
+def test_many_seeds_cut_no_figure_short(capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = range(12)
+    runs = {
+        "baseline": [found(1.0, 1.0, 10.0 + seed) for seed in seeds],
+        "surrogate": [found(1.0, 1.0, 1.0) if seed % 2 else found(1.0, 20.0, 40.0) for seed in seeds],
+    }
+    confirmed = {arm: [10.0 for _ in seeds] for arm in runs}
+    print_summary(summarise(runs, confirmed, task="t", budget=3, about={"gpu": "none"}))
+    shown = capsys.readouterr().out
+    assert "…" not in shown and shown.count("never") >= 6
+    assert "surrogate" in shown and "timed again" in shown
 
 
 def test_a_curve_reaches_a_target_when_it_is_there() -> None:
