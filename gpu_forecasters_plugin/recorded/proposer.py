@@ -168,21 +168,29 @@ class RecordedProposer:
         with self._lock:
             asked = self._asked[parent_id]
             self._asked[parent_id] += 1
-        key = self.graph.key(parent_id)
-        rng = random.Random(f"{self.seed}/{key}/{request_seed}/{asked}")
-        turn, place = self._round(parent_id, key, asked)
-        child_id = self.graph.step(parent_id, rng, place)
-        for _ in range(min(turn, _FARTHEST)):
-            if self.graph.neighbours(child_id):
-                child_id = self.graph.step(child_id, rng)
-        return child_id
+        return _child(self.graph, self.seed, parent_id, request_seed, asked)
 
-    def _round(self, parent_id: str, key: str, asked: int) -> tuple[int, int]:
-        """How many rounds are over, and which neighbour the present one has reached."""
-        order = list(range(len(self.graph.neighbours(parent_id)) or 1))
-        turn, place = divmod(asked, len(order))
-        random.Random(f"{self.seed}/{key}/round {turn}").shuffle(order)
-        return turn, order[place]
+
+@lru_cache(maxsize=1 << 18)
+def _child(graph: ProposalGraph, seed: int, parent_id: str, request_seed: int | None, asked: int) -> str:
+    """What a proposer makes of a parent when it is asked for the n-th time: searches with one seed draw it again."""
+    key = graph.key(parent_id)
+    rng = random.Random(f"{seed}/{key}/{request_seed}/{asked}")
+    near = len(graph.neighbours(parent_id)) or 1
+    turn, place = divmod(asked, near)
+    child_id = graph.step(parent_id, rng, _round(seed, key, turn, near)[place])
+    for _ in range(min(turn, _FARTHEST)):
+        if graph.neighbours(child_id):
+            child_id = graph.step(child_id, rng)
+    return child_id
+
+
+@lru_cache(maxsize=1 << 12)
+def _round(seed: int, key: str, turn: int, neighbours: int) -> tuple[int, ...]:
+    """The order in which a round takes the neighbours of a parent."""
+    order = list(range(neighbours))
+    random.Random(f"{seed}/{key}/round {turn}").shuffle(order)
+    return tuple(order)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
