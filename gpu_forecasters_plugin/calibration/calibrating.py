@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -120,7 +121,8 @@ class Calibration:
 
 
 def _counting_as(effective: float, n: int) -> str:
-    return "" if effective > n - 0.5 else f" (as good as {effective:.0f} of equal weight)"
+    # Rounded down: it is compared with how many it takes.
+    return "" if effective > n - 0.5 else f" (as good as {math.floor(effective)} of equal weight)"
 
 
 def calibrate(
