@@ -79,7 +79,8 @@ class History:
         insort(self._observations, observation, key=_by_pool_and_key)
         self.best = observation if self.best is None else max(self.best, observation, key=_by_speed)
         if observation.forecast is not None:
-            pair = observation.forecast.expected_log2(), observation.log2_speedup
+            expected = observation.forecast.expected_log2() + math.log2(observation.anchor_speedup)
+            pair = expected, observation.log2_speedup
             self._pairs.setdefault(result.pool_number, {})[result.decision_id] = pair
 
     def _withdraw(self, result: Result | None) -> None:

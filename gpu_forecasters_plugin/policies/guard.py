@@ -1,10 +1,10 @@
 """The guard: watches whether forecasts order a pool as the GPU does, and hands slots back to chance if not.
 
-Within each pool, every pair of measured members whose speed-ups differ by more than the noise of repeated
-measurements is concordant or discordant with the forecasts' expected log2 speed-up (not with the ranking
-scores, which may hold a bonus for uncertainty). Evidence decays from pool to pool. The share of
-concordant pairs, shrunk towards a prior, is turned into trust: full from ``FULL_TRUST`` upwards, none at a half and
-below, which is what chance reaches.
+Every pair of measured members of a pool whose speed-ups differ by more than the noise of repeated measurements is
+concordant or discordant with the forecasts' expected log2 speed-up (not with the ranking scores, which may hold a
+bonus for uncertainty). Pools of which only one candidate was measured are compared two at a time. Evidence decays from
+pool to pool. The share of concordant pairs, shrunk towards a prior, is turned into trust: full from ``FULL_TRUST``
+upwards, none at a half and below, which is what chance reaches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gpu_forecasters_plugin.config import GuardConfig
@@ -50,8 +50,8 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
     """Share of its slots that the surrogate keeps, in [0, 1].
 
     Args:
-        pools: per pool, oldest first, the (expected, measured) log2 speed-up of its measured members that
-            had a forecast.
+        pools: per pool, oldest first, the (expected, measured) log2 speed-up over the reference of its measured members
+            that had a forecast. A pool with one such member is compared with the next.
         config: decay and prior.
     """
     if not config.enabled:
@@ -59,7 +59,7 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
     # Older ones have decayed to nothing.
     remembered = None if config.decay == 1.0 else math.ceil(math.log(_NOTHING) / math.log(config.decay))
     concordant = discordant = 0.0
-    for scored in deque(pools, remembered):
+    for scored in deque(_comparable(pools), remembered):
         more, less = _pool_pairs(tuple(scored))
         # A pool of m members has m(m-1)/2 dependent pairs but only about m - 1 independent facts.
         weight = 2.0 / max(2, len(scored))
@@ -67,3 +67,15 @@ def trust(pools: Iterable[Sequence[tuple[float, float]]], config: GuardConfig) -
         discordant = config.decay * discordant + weight * less
     share = (concordant + PRIOR_SHARE * config.prior_pairs) / (concordant + discordant + config.prior_pairs)
     return min(1.0, max(0.0, (share - 0.5) / (FULL_TRUST - 0.5)))
+
+
+def _comparable(pools: Iterable[Sequence[tuple[float, float]]]) -> Iterator[Sequence[tuple[float, float]]]:
+    """Pools of two members and more, those of one put together."""
+    alone: Sequence[tuple[float, float]] = ()
+    for pool in pools:
+        scored = (*alone, *pool) if alone else pool
+        if len(scored) < 2:
+            alone = scored
+        else:
+            yield scored
+            alone = ()

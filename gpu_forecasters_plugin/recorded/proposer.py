@@ -54,6 +54,9 @@ class ProposalGraph:
         self._id_by_text = {code.strip(): name for name, code in reversed(self._codes.items())}
         self._id_by_key: dict[str, str] | None = None
         self._find_by_key = lru_cache(maxsize=4096)(self._lookup_key)
+        self._round = lru_cache(maxsize=4096)(_shuffled_round)
+        # Searches of a comparison with the same seed draw the same children, and a search often draws in vain.
+        self._kept_child = lru_cache(maxsize=1 << 18)(self._drawn_child)
         self._keys: dict[str, str] = {}
 
     @classmethod
@@ -87,6 +90,15 @@ class ProposalGraph:
         """Id of the candidate with this source, comments and formatting apart; ``None`` if unknown."""
         return self._id_by_text.get(code.strip()) or self._find_by_key(code)
 
+    def child(self, parent_id: str, asked: int, seed: int, request_seed: int | None = None) -> str:
+        """What a proposer of this seed makes of a parent when it has been asked about it so many times before.
+
+        Raises:
+            KeyError: no such parent.
+            ProposalError: it has no neighbours.
+        """
+        return self._kept_child(parent_id, asked, seed, request_seed)
+
     def step(self, parent_id: str, rng: random.Random, near_index: int | None = None) -> str:
         """A candidate mostly one, sometimes two edits from the parent, and never the parent itself.
 
@@ -108,6 +120,24 @@ class ProposalGraph:
             beyond = [name for name in self._edges[child] if name != parent_id and name not in near]
             child = beyond[rng.randrange(len(beyond))] if beyond else child
         return child
+
+    def _drawn_child(self, parent_id: str, asked: int, seed: int, request_seed: int | None) -> str:
+        key = self.key(parent_id)
+        rng = random.Random(f"{seed}/{key}/{request_seed}/{asked}")
+        near = len(self._edges[parent_id]) or 1
+        turn, place = divmod(asked, near)
+        child_id = self.step(parent_id, rng, self._round(key, turn, near, seed)[place])
+        for _ in range(min(turn, _FARTHEST)):
+            if self._edges[child_id]:
+                child_id = self.step(child_id, rng)
+        return child_id
+
+
+def _shuffled_round(key: str, turn: int, neighbours: int, seed: int) -> tuple[int, ...]:
+    """The order in which a round takes the neighbours of a parent."""
+    order = list(range(neighbours))
+    random.Random(f"{seed}/{key}/round {turn}").shuffle(order)
+    return tuple(order)
 
 
 class RecordedProposer:
@@ -168,29 +198,7 @@ class RecordedProposer:
         with self._lock:
             asked = self._asked[parent_id]
             self._asked[parent_id] += 1
-        return _child(self.graph, self.seed, parent_id, request_seed, asked)
-
-
-@lru_cache(maxsize=1 << 18)
-def _child(graph: ProposalGraph, seed: int, parent_id: str, request_seed: int | None, asked: int) -> str:
-    """What a proposer makes of a parent when it is asked for the n-th time: searches with one seed draw it again."""
-    key = graph.key(parent_id)
-    rng = random.Random(f"{seed}/{key}/{request_seed}/{asked}")
-    near = len(graph.neighbours(parent_id)) or 1
-    turn, place = divmod(asked, near)
-    child_id = graph.step(parent_id, rng, _round(seed, key, turn, near)[place])
-    for _ in range(min(turn, _FARTHEST)):
-        if graph.neighbours(child_id):
-            child_id = graph.step(child_id, rng)
-    return child_id
-
-
-@lru_cache(maxsize=1 << 12)
-def _round(seed: int, key: str, turn: int, neighbours: int) -> tuple[int, ...]:
-    """The order in which a round takes the neighbours of a parent."""
-    order = list(range(neighbours))
-    random.Random(f"{seed}/{key}/round {turn}").shuffle(order)
-    return tuple(order)
+        return self.graph.child(parent_id, asked, self.seed, request_seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,7 +39,14 @@ def test_an_inverted_forecaster_loses_them_all() -> None:
 
 def test_a_random_forecaster_loses_most_of_them() -> None:
     verdicts = [trust(pools(0.0, 40, noise=1.0, seed=seed), GUARD) for seed in range(40)]
-    assert sum(verdicts) / len(verdicts) < 0.6
+    assert sum(verdicts) / len(verdicts) < 0.35
+
+
+def test_pools_of_which_one_candidate_is_measured_are_compared_with_each_other() -> None:
+    alone = [[pair] for pool in pools(1.0, 30) for pair in pool]
+    assert trust(alone, GUARD) == pytest.approx(1.0)
+    assert trust([[(-expected, measured)] for [(expected, measured)] in alone], GUARD) == pytest.approx(0.0)
+    assert trust(alone[:1], GUARD) == trust([], GUARD)
 
 
 def test_trust_comes_back_with_good_forecasts() -> None:
@@ -62,7 +69,8 @@ def test_equal_scores_are_worth_what_chance_is() -> None:
 
 
 def test_pairs_are_compared_within_a_pool_only() -> None:
-    assert trust([[(5.0, -1.0)], [(-5.0, 1.0)]] * 20, GUARD) == trust([], GUARD)
+    slow, fast = [(5.0, -1.0), (4.0, -1.0)], [(-5.0, 1.0), (-4.0, 1.0)]
+    assert trust([slow, fast] * 20, GUARD) == trust([], GUARD)
 
 
 def test_the_pairs_of_a_large_pool_count_less_for_they_depend_on_each_other() -> None:

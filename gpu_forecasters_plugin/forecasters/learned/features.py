@@ -95,6 +95,13 @@ _SHARED = re.compile(r"__shared__\s+[\w:]+\s+\w+((?:\s*\[\s*\w+\s*\])+)")
 _FACTOR = re.compile(rf"(\*\*|<<|\*)?\s*({_NUMBER})")
 _PYTHON_LAUNCH = re.compile(r"\w\s*\[[^\[\]\n]{1,120}\]\s*\(")
 _LOOP_LINE = re.compile(r"^([ \t]*)(?:for|while)\b")
+_MATRIX_PRODUCT = re.compile(
+    r"\b(?:dot|dot_scaled|matmul|mm|bmm|addmm|baddbmm|einsum|linear|Linear|[cC]onv[123]d|scaled_dot_product_attention"
+    r"|\w{0,20}mma_sync|load_matrix_sync|cublas\w{0,40})\s{0,8}[(<]"
+    r"|\b(?:wgmma|wmma|mma)(?:\.|::)"
+    r"|[\w\])][ \t]{0,8}@[ \t]{0,8}[\w(]"
+)
+"""A call, an instruction, or the operator where it has something on its left: decorators have not."""
 _MEMORY = re.compile(r"\bload\b|__ldg|\w\[")
 
 
@@ -106,12 +113,14 @@ class SourceFeatures:
         bindings: scaled number by lower-case name (see :func:`number_scale`).
         structure: log(1 + count) per entry of :data:`STRUCTURE_NAMES`; roles in log2.
         shingles: log(1 + count) per hash bucket of token n-grams.
+        multiplies_matrices: whether it has a matrix product or a convolution, its own or a library's.
         profile: what the compiler made of it (:data:`~.profile_features.PROFILE_NAMES`); ``None`` where nobody asked.
     """
 
     bindings: Mapping[str, float]
     structure: NDArray[np.float64]
     shingles: NDArray[np.float32]
+    multiplies_matrices: bool = False
     profile: NDArray[np.float64] | None = None
 
 
@@ -209,4 +218,5 @@ def extract_features(source: str) -> SourceFeatures:
     code = clean_source(source)
     tokens = tokenise(code)
     bindings = _bindings(code)
-    return SourceFeatures(bindings, _structure(code, tokens, bindings), shingle_counts(tokens))
+    structure, shingles = _structure(code, tokens, bindings), shingle_counts(tokens)
+    return SourceFeatures(bindings, structure, shingles, bool(_MATRIX_PRODUCT.search(code)))

@@ -19,7 +19,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES, SourceFeatures
+from gpu_forecasters_plugin.forecasters.learned.features import (
+    STRUCTURE_NAMES,
+    SourceFeatures,
+    extract_features,
+)
 from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
 
 __all__ = ["WarmStart", "learned_from"]
@@ -34,7 +38,7 @@ otherwise extrapolate without bound."""
 _LEAST_ROWS = 8
 
 _OTHER_KIND = 0.2
-"""What a task of the other kind counts."""
+"""What a task of the other kind counts, where one of the run's own counts 1."""
 
 
 class WarmStart:
@@ -50,7 +54,8 @@ class WarmStart:
 
     def __init__(self, tasks: Sequence[KnownTask]) -> None:
         blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
-        self._of_kind = {kind: _models(blocks, kind) for kind in (False, True)}
+        self._with_products = _learned(blocks, multiplies_matrices=True)
+        self._without = _learned(blocks, multiplies_matrices=False)
 
     def slope(self, reference: SourceFeatures) -> float:
         """How much of the expectation to believe at first.
@@ -68,7 +73,7 @@ class WarmStart:
         if not _is_program(reference):
             return np.zeros(len(sources))
         models = self._models(reference)
-        structure = _described(np.array([features.structure for features in sources])) - _described(
+        structure = _with_presence(np.array([features.structure for features in sources])) - _with_presence(
             reference.structure
         )
         expected = models.text.expect(structure)
@@ -83,7 +88,7 @@ class WarmStart:
         return expected
 
     def _models(self, reference: SourceFeatures) -> _Models:
-        return self._of_kind[_multiplies_matrices(reference.structure)]
+        return self._with_products if reference.multiplies_matrices else self._without
 
 
 @lru_cache(maxsize=8)
@@ -144,8 +149,8 @@ class _Block:
     """Changes of one task's kernels to its reference.
 
     Attributes:
-        multiplies_matrices: of which kind the operation is.
-        structure: of what :func:`_described` makes of each, a row per kernel.
+        multiplies_matrices: of which kind the operation is, by its reference.
+        structure: of what :func:`_with_presence` makes of each, a row per kernel.
         profiles: likewise of the static profile; a row of ``nan`` where there is none.
         targets: log2 speed-ups.
         has_profiles: whether the reference has one.
@@ -157,9 +162,9 @@ class _Block:
     targets: Array
     has_profiles: bool
 
-    def weight(self, kind: bool) -> float:
+    def weight(self, multiplies_matrices: bool) -> float:
         """What the task counts for operations that multiply matrices, or for those that do not."""
-        return 1.0 if self.multiplies_matrices == kind else _OTHER_KIND
+        return 1.0 if self.multiplies_matrices == multiplies_matrices else _OTHER_KIND
 
     def profiled(self) -> tuple[Array, Array]:
         """Structure and profile of the kernels that have one, with their targets."""
@@ -172,25 +177,27 @@ def _block(task: KnownTask) -> _Block:
     changes = np.full(ran.profiles.shape, np.nan)
     if reference.compiled[0]:
         changes[ran.compiled] = _change(reference.profiles[0], ran.profiles[ran.compiled])
-    structure = _described(ran.structure) - _described(reference.structure[0])
-    kind = _multiplies_matrices(reference.structure[0])
+    structure = _with_presence(ran.structure) - _with_presence(reference.structure[0])
+    kind = extract_features(task.reference_code).multiplies_matrices
     return _Block(kind, structure, changes, task.targets, bool(reference.compiled[0]))
 
 
-def _models(blocks: Sequence[_Block], kind: bool) -> _Models:
-    """What tasks of either kind say of one kind."""
-    profiled = [(block.profiled(), block.weight(kind)) for block in blocks if block.has_profiles]
-    profiled = [(known, weight) for known, weight in profiled if len(known[1]) >= _LEAST_ROWS]
+def _learned(blocks: Sequence[_Block], multiplies_matrices: bool) -> _Models:
+    """What tasks of both kinds say of operations of one kind."""
+    weights = [block.weight(multiplies_matrices) for block in blocks]
+    text = [(block.structure, block.targets) for block in blocks]
+    profiled = [
+        (known, weight)
+        for known, weight, block in zip((b.profiled() for b in blocks), weights, blocks, strict=True)
+        if block.has_profiles and len(known[1]) >= _LEAST_ROWS
+    ]
     return _Models(
-        _Model(
-            [(block.structure, block.targets) for block in blocks], [block.weight(kind) for block in blocks]
-        ),
-        _Model([known for known, _ in profiled], [weight for _, weight in profiled]),
+        _Model(text, weights), _Model([known for known, _ in profiled], [weight for _, weight in profiled])
     )
 
 
-def _described(structure: Array) -> Array:
-    """Structure features, and whether there is any of each: a first barrier changes more than an eleventh."""
+def _with_presence(structure: Array) -> Array:
+    """How much there is of every structure feature, and then whether there is any of each."""
     return np.concatenate([structure, structure > 0.0], axis=-1)
 
 
@@ -204,15 +211,10 @@ def _is_program(features: SourceFeatures) -> bool:
     return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
 
 
-def _multiplies_matrices(structure: Array) -> bool:
-    """Whether a source has a matrix product, its own or a library's."""
-    return any(structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("dot", "library_matmul"))
-
-
 def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
     """What a ridge needs of one task. Its level is free: a poor reference makes everything of a task fast."""
     centred = features - features.mean(axis=0)
-    # Every task counts the same, however many kernels it has.
+    # What a task counts does not depend on how many kernels it has.
     return centred.T @ centred / len(targets), centred.T @ (targets - float(targets.mean())) / len(targets)
 
 
@@ -237,7 +239,7 @@ def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]], weights: Array) -
             products[index] = float(expected @ truth) / len(truth)
             squares[index] = float(expected @ expected) / len(truth)
             power[index] = float(truth @ truth) / len(truth)
-        # Shrunk by one imaginary task on which the expectation was worth nothing.
+        # Shrunk by one imaginary task, of their mean weight, on which the expectation was worth nothing.
         imaginary = float(weights @ squares) / float(weights.sum())
         slope = float(weights @ products) / (float(weights @ squares) + imaginary + 1e-9)
         slope = min(1.0, max(0.0, slope))
