@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,7 @@ class WarmStart:
     """
 
     def __init__(self, tasks: Sequence[KnownTask]) -> None:
-        blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
-        self._with_products = _learned(blocks, multiplies_matrices=True)
-        self._without = _learned(blocks, multiplies_matrices=False)
+        self._blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
 
     def slope(self, reference: SourceFeatures) -> float:
         """How much of the expectation to believe at first.
@@ -90,6 +88,14 @@ class WarmStart:
     def _models(self, reference: SourceFeatures) -> _Models:
         return self._with_products if reference.multiplies_matrices else self._without
 
+    @cached_property
+    def _with_products(self) -> _Models:
+        return _learned(self._blocks, multiplies_matrices=True)
+
+    @cached_property
+    def _without(self) -> _Models:
+        return _learned(self._blocks, multiplies_matrices=False)
+
 
 @lru_cache(maxsize=8)
 def learned_from(tasks: tuple[KnownTask, ...]) -> WarmStart:
@@ -115,10 +121,12 @@ class _Model:
         self._scale = np.sqrt(squares.mean(axis=0) + 0.05)
         squashed = [(self._squash(delta), np.clip(targets, -4.0, 4.0)) for delta, targets in blocks]
         counts = np.array(weights, dtype=np.float64)
+        grams, rights = zip(*(_moments(*block) for block in squashed), strict=True)
+        moments = np.array(grams), np.array(rights)
         ridge = _RIDGES[-1]
         if len(squashed) > 1:
-            ridge, self.slope = _leave_one_task_out(squashed, counts)
-        self._coefficients = _ridge_fit([_moments(*block) for block in squashed], counts, ridge)
+            ridge, self.slope = _leave_one_task_out(squashed, moments, counts)
+        self._coefficients = _ridge_fit(moments, counts, ridge)
 
     def expect(self, delta: Array) -> Array:
         """Expected log2 speed-up of each row of changes."""
@@ -218,22 +226,23 @@ def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
     return centred.T @ centred / len(targets), centred.T @ (targets - float(targets.mean())) / len(targets)
 
 
-def _ridge_fit(moments: Sequence[tuple[Array, Array]], weights: Array, ridge: float) -> Array:
-    """Coefficients that tasks share, from the :func:`_moments` of each and what each counts."""
+def _ridge_fit(moments: tuple[Array, Array], weights: Array, ridge: float) -> Array:
+    """Coefficients that tasks share, from the stacked :func:`_moments` of all and what each counts."""
+    grams, rights = moments
     shares = weights / weights.sum()
-    gram = np.tensordot(shares, [gram for gram, _ in moments], axes=1)
-    right = np.tensordot(shares, [right for _, right in moments], axes=1)
+    gram, right = np.tensordot(shares, grams, axes=1), shares @ rights
     return np.asarray(np.linalg.solve(gram + ridge * np.eye(len(right)), right), dtype=np.float64)
 
 
-def _leave_one_task_out(blocks: Sequence[tuple[Array, Array]], weights: Array) -> tuple[float, float]:
+def _leave_one_task_out(
+    blocks: Sequence[tuple[Array, Array]], moments: tuple[Array, Array], weights: Array
+) -> tuple[float, float]:
     """Ridge that carries over best to a task that it has not seen, and the slope to believe it with."""
-    moments = [_moments(features, targets) for features, targets in blocks]
     best = (math.inf, _RIDGES[-1], 0.0)
     for ridge in _RIDGES:
         products, squares, power = np.zeros((3, len(blocks)))
         for index, (features, targets) in enumerate(blocks):
-            others = _ridge_fit(moments[:index] + moments[index + 1 :], np.delete(weights, index), ridge)
+            others = _ridge_fit(moments, np.where(np.arange(len(blocks)) == index, 0.0, weights), ridge)
             expected = (features - features.mean(axis=0)) @ others
             truth = targets - targets.mean()
             products[index] = float(expected @ truth) / len(truth)
