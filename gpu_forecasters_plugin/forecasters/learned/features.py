@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gpu_forecasters_plugin.forecasters.learned.text import clean_source, shingle_counts, tokenise
 
-__all__ = ["STRUCTURE_NAMES", "SourceFeatures", "extract_features", "number_scale"]
+__all__ = ["STRUCTURE_NAMES", "SourceFeatures", "extract_features", "multiplies_matrices", "number_scale"]
 
 _GROUPS: dict[str, str] = {
     "load": "load ldg __ldg __ldcs __ldcg __ldca cp_async memcpy_async",
@@ -210,6 +210,11 @@ def _structure(code: str, tokens: list[str], bindings: Mapping[str, float]) -> N
         # The product of block sizes is what fills registers and shared memory: logarithms add up.
         values.append(min(sum(max(value - 1.0, 0.0) for value in numbers), 30.0) / 2.0)
     return np.array(values)
+
+
+def multiplies_matrices(source: str) -> bool:
+    """:attr:`SourceFeatures.multiplies_matrices` of a text, without all else."""
+    return bool(_MATRIX_PRODUCT.search(clean_source(source)))
 
 
 @lru_cache(maxsize=1024)

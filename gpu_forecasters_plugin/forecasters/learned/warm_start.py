@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gpu_forecasters_plugin.forecasters.learned.features import (
     STRUCTURE_NAMES,
     SourceFeatures,
-    extract_features,
+    multiplies_matrices,
 )
 from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
 
@@ -186,7 +186,7 @@ def _block(task: KnownTask) -> _Block:
     if reference.compiled[0]:
         changes[ran.compiled] = _change(reference.profiles[0], ran.profiles[ran.compiled])
     structure = _with_presence(ran.structure) - _with_presence(reference.structure[0])
-    kind = extract_features(task.reference_code).multiplies_matrices
+    kind = multiplies_matrices(task.reference_code)
     return _Block(kind, structure, changes, task.targets, bool(reference.compiled[0]))
 
 
@@ -195,10 +195,11 @@ def _learned(blocks: Sequence[_Block], multiplies_matrices: bool) -> _Models:
     weights = [block.weight(multiplies_matrices) for block in blocks]
     text = [(block.structure, block.targets) for block in blocks]
     profiled = [
-        (known, weight)
-        for known, weight, block in zip((b.profiled() for b in blocks), weights, blocks, strict=True)
-        if block.has_profiles and len(known[1]) >= _LEAST_ROWS
+        (block.profiled(), weight)
+        for block, weight in zip(blocks, weights, strict=True)
+        if block.has_profiles
     ]
+    profiled = [(known, weight) for known, weight in profiled if len(known[1]) >= _LEAST_ROWS]
     return _Models(
         _Model(text, weights), _Model([known for known, _ in profiled], [weight for _, weight in profiled])
     )
