@@ -15,7 +15,7 @@ from gpu_forecasters_plugin.bins import BINS
 from gpu_forecasters_plugin.candidate import source_key
 from gpu_forecasters_plugin.forecast import Forecast, Observation, Query
 from gpu_forecasters_plugin.forecasters import ClimatologyForecaster, Forecaster, LearnedForecaster
-from gpu_forecasters_plugin.forecasters.learned import WarmStartTask
+from gpu_forecasters_plugin.forecasters.learned import WarmStartTask, warm_start_tasks
 from gpu_forecasters_plugin.forecasters.learned.features import (
     STRUCTURE_NAMES,
     extract_features,
@@ -312,6 +312,18 @@ def test_a_list_of_parameters_is_no_program_that_a_warm_start_knows_of() -> None
     assert (WarmStart(tasks).expect(sources[0], sources) == 0).all()
     kernels = [extract_features("import torch\n" + "x.contiguous()\n" * n) for n in (1, 3)]
     assert (WarmStart(tasks).expect(kernels[0], kernels) != 0).any()
+
+
+def test_changes_between_sources_without_a_kernel_are_unknown_to_a_warm_start_from_kernels() -> None:
+    library = "import torch\n\n\ndef run(x):\n    return torch.softmax(x, -1)\n"
+    longer = library.replace("torch.softmax(x, -1)", "torch.softmax(x.contiguous().clone(), -1).clone()")
+    kernel = "import torch\nimport triton\n\n\n@triton.jit\ndef softmax(x_ptr):\n    pass\n"
+    others = warm_start_tasks("softmax")
+    reference, change, own = (extract_features(code) for code in (library, longer, kernel))
+    unseen, seen = WarmStart(others).expect(reference, [change, own])
+    assert unseen == 0.0
+    assert seen != 0.0
+    assert (WarmStart(others).expect(own, [reference, change]) != 0).all()
 
 
 def test_a_misleading_warm_start_is_unlearned() -> None:

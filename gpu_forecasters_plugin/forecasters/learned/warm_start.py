@@ -53,7 +53,9 @@ class WarmStart:
     """
 
     def __init__(self, tasks: Sequence[KnownTask]) -> None:
-        self._blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
+        enough = [task for task in tasks if len(task.targets) >= _LEAST_ROWS]
+        self._blocks = [_block(task) for task in enough]
+        self._from_kernels_alone = all(_defines_kernel(task.reference.structure[0]) for task in enough)
 
     def slope(self, reference: SourceFeatures) -> float:
         """How much of the expectation to believe at first.
@@ -66,10 +68,17 @@ class WarmStart:
         """Expected log2 speed-up of each source over the reference; zero for the reference itself.
 
         Nothing is expected of what is no program of the kind that was learned from: of a list of tuning
-        parameters, say, whose few structure features mean something else.
+        parameters, say, whose few structure features mean something else. Nor, where every reference learned from is
+        a kernel, of a source without one beside a reference without one: such a change was never seen.
         """
         if not _is_program(reference):
             return np.zeros(len(sources))
+        expected = self._expect_of_programs(reference, sources)
+        if self._from_kernels_alone and not _defines_kernel(reference.structure):
+            expected[[not _defines_kernel(features.structure) for features in sources]] = 0.0
+        return expected
+
+    def _expect_of_programs(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         models = self._models(reference)
         structure = _with_presence(np.array([features.structure for features in sources])) - _with_presence(
             reference.structure
@@ -218,6 +227,11 @@ def _change(reference: Array, profiles: Array) -> Array:
 def _is_program(features: SourceFeatures) -> bool:
     """Whether a source defines a kernel, loads memory or calls PyTorch."""
     return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
+
+
+def _defines_kernel(structure: Array) -> bool:
+    """Whether a source with these structure features defines a kernel, in Triton or CUDA C++."""
+    return bool(structure[STRUCTURE_NAMES.index("kernel")] > 0)
 
 
 def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
