@@ -53,9 +53,8 @@ class WarmStart:
     """
 
     def __init__(self, tasks: Sequence[KnownTask]) -> None:
-        enough = [task for task in tasks if len(task.targets) >= _LEAST_ROWS]
-        self._blocks = [_block(task) for task in enough]
-        self._from_kernels_alone = all(_defines_kernel(task.reference.structure[0]) for task in enough)
+        self._blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
+        self._from_kernels_alone = all(block.from_kernel for block in self._blocks)
 
     def slope(self, reference: SourceFeatures) -> float:
         """How much of the expectation to believe at first.
@@ -171,6 +170,7 @@ class _Block:
         profiles: likewise of the static profile; a row of ``nan`` where there is none.
         targets: log2 speed-ups.
         has_profiles: whether the reference has one.
+        from_kernel: whether the reference defines a kernel.
     """
 
     multiplies_matrices: bool
@@ -178,6 +178,7 @@ class _Block:
     profiles: Array
     targets: Array
     has_profiles: bool
+    from_kernel: bool
 
     def weight(self, multiplies_matrices: bool) -> float:
         """What the task counts for operations that multiply matrices, or for those that do not."""
@@ -196,7 +197,8 @@ def _block(task: KnownTask) -> _Block:
         changes[ran.compiled] = _change(reference.profiles[0], ran.profiles[ran.compiled])
     structure = _with_presence(ran.structure) - _with_presence(reference.structure[0])
     kind = multiplies_matrices(task.reference_code)
-    return _Block(kind, structure, changes, task.targets, bool(reference.compiled[0]))
+    from_kernel = _defines_kernel(reference.structure[0])
+    return _Block(kind, structure, changes, task.targets, bool(reference.compiled[0]), from_kernel)
 
 
 def _learned(blocks: Sequence[_Block], multiplies_matrices: bool) -> _Models:
@@ -226,12 +228,16 @@ def _change(reference: Array, profiles: Array) -> Array:
 
 def _is_program(features: SourceFeatures) -> bool:
     """Whether a source defines a kernel, loads memory or calls PyTorch."""
-    return any(features.structure[STRUCTURE_NAMES.index(name)] > 0 for name in ("kernel", "load", "torch"))
+    return _has_any(features.structure, "kernel", "load", "torch")
 
 
 def _defines_kernel(structure: Array) -> bool:
     """Whether a source with these structure features defines a kernel, in Triton or CUDA C++."""
-    return bool(structure[STRUCTURE_NAMES.index("kernel")] > 0)
+    return _has_any(structure, "kernel")
+
+
+def _has_any(structure: Array, *names: str) -> bool:
+    return any(structure[STRUCTURE_NAMES.index(name)] > 0 for name in names)
 
 
 def _moments(features: Array, targets: Array) -> tuple[Array, Array]:
