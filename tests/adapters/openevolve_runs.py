@@ -224,6 +224,8 @@ class Finished:
 
 def _main(command: str, arguments: list[str], environment: dict[str, str], output: str) -> None:
     os.setsid()
+    # What it starts itself is started as a command started by hand would: no fork server imports all of it again.
+    multiprocessing.set_start_method(None, force=True)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(f"{output}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, descriptor)
