@@ -10,14 +10,22 @@ __all__ = ["FORECASTERS"]
 
 
 def _learned(setup: ForecasterSetup) -> Forecaster:
-    from gpu_forecasters_plugin.forecasters.learned import LearnedForecaster, warm_start_tasks
+    from gpu_forecasters_plugin.forecasters.learned import (
+        LearnedForecaster,
+        shipped_rewrites,
+        warm_start_tasks,
+    )
 
     # Only other operations: nothing may know a time that this search has not paid for.
     tasks = warm_start_tasks(exclude_operation=setup.operation) if setup.config.warm_start else []
     training = setup.training if setup.config.warm_start else ()
     given = {task.reference_code for task in training}
     others = [task for task in tasks if task.reference_code not in given]
-    return LearnedForecaster(warm_start=[*others, *training], use_profiles=setup.config.static_profile)
+    return LearnedForecaster(
+        warm_start=[*others, *training],
+        rewrites=shipped_rewrites() if setup.config.warm_start else None,
+        use_profiles=setup.config.static_profile,
+    )
 
 
 def _roofline(setup: ForecasterSetup) -> Forecaster:

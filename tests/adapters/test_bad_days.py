@@ -390,6 +390,7 @@ def weird_run(tmp_path_factory: pytest.TempPathFactory, pool: Path) -> Task:
             workers=2,
             surrogate={"keep_fraction": 1.0},
             checkpoint_interval=1,
+            database={"artifacts_base_path": str(folder / "artifacts")},  # else where it is started
         )
         task.program.write_text(SEED)
         done = run(task)

@@ -27,6 +27,7 @@ from gpu_forecasters_plugin.forecasters.learned.features import SourceFeatures, 
 from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
 from gpu_forecasters_plugin.forecasters.learned.process import GaussianProcess
 from gpu_forecasters_plugin.forecasters.learned.profile_features import profile_features
+from gpu_forecasters_plugin.forecasters.learned.rewrites import RewriteModel
 from gpu_forecasters_plugin.forecasters.learned.space import FeatureSpace, Points
 from gpu_forecasters_plugin.forecasters.learned.warm_start import learned_from
 from gpu_forecasters_plugin.forecasters.learned.warp import WARPS, Warp
@@ -76,6 +77,7 @@ class LearnedForecaster(Forecaster):
 
     Args:
         warm_start: recorded tasks of *other* operations; ``None`` or empty starts from nothing.
+        rewrites: what rewrites of PyTorch modules bring, for runs whose reference is one.
         use_profiles: whether to look at static profiles, where there are any.
         bins: the bins.
         name: what ledgers and reports call it.
@@ -87,6 +89,7 @@ class LearnedForecaster(Forecaster):
         self,
         *,
         warm_start: Sequence[KnownTask] | None = None,
+        rewrites: RewriteModel | None = None,
         use_profiles: bool = True,
         bins: BinScheme = BINS,
         name: str = "learned",
@@ -94,7 +97,7 @@ class LearnedForecaster(Forecaster):
         self.name = name
         self._bins = bins
         self._use_profiles = use_profiles
-        self._warm_start = learned_from(tuple(warm_start or ()))
+        self._warm_start = learned_from(tuple(warm_start or ()), rewrites)
         self._failing = FailureModel(warm_start or ())
         self._rows: list[_Row] = []
         self._features: dict[tuple[str, bool], SourceFeatures] = {}

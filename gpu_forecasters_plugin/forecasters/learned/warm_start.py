@@ -7,6 +7,9 @@ much of it to believe: the prior enters the Gaussian process as one more coordin
 Operations are of two kinds: those whose reference multiplies matrices, where a kernel is fast that keeps the tensor
 cores busy, and the others, where one is fast that moves little memory. What helps one kind may well hurt the other, so
 tasks of the run's own kind count in full, and those of the other kind little.
+
+Recorded references are kernels. Where the run's own is a program of PyTorch calls, measured rewrites of such programs
+say what candidates bring over it, and the recorded tasks what tells one kernel from another.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from gpu_forecasters_plugin.forecasters.learned.features import (
     multiplies_matrices,
 )
 from gpu_forecasters_plugin.forecasters.learned.known import KnownTask
+from gpu_forecasters_plugin.forecasters.learned.rewrites import RewriteModel
 
 __all__ = ["WarmStart", "learned_from"]
 
@@ -50,9 +54,11 @@ class WarmStart:
 
     Args:
         tasks: recorded tasks of other operations; with none, or too little in them, nothing is expected.
+        rewrites: what rewrites of PyTorch modules bring.
     """
 
-    def __init__(self, tasks: Sequence[KnownTask]) -> None:
+    def __init__(self, tasks: Sequence[KnownTask], rewrites: RewriteModel | None = None) -> None:
+        self._rewrites = rewrites
         self._blocks = [_block(task) for task in tasks if len(task.targets) >= _LEAST_ROWS]
         self._from_kernels_alone = all(block.from_kernel for block in self._blocks)
 
@@ -61,6 +67,8 @@ class WarmStart:
 
         What it would have been worth on each of the tasks when learned on the others only, between 0 and 1.
         """
+        if self._rewrites is not None and _is_of_calls(reference.structure):
+            return self._rewrites.slope
         return self._models(reference).for_runs_from(reference).slope
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
@@ -75,7 +83,12 @@ class WarmStart:
         expected = self._expect_of_programs(reference, sources)
         if self._from_kernels_alone and not _defines_kernel(reference.structure):
             expected[[not _defines_kernel(features.structure) for features in sources]] = 0.0
-        return expected
+        if self._rewrites is None or not _is_of_calls(reference.structure):
+            return expected
+        # Each is believed as far as it has earned; the caller multiplies with the slope of the rewrites.
+        own_slope = self._models(reference).for_runs_from(reference).slope
+        share = own_slope / self._rewrites.slope if self._rewrites.slope > 0.0 else 0.0
+        return self._rewrites.expect(reference, sources) + share * expected
 
     def _expect_of_programs(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         models = self._models(reference)
@@ -106,9 +119,9 @@ class WarmStart:
 
 
 @lru_cache(maxsize=8)
-def learned_from(tasks: tuple[KnownTask, ...]) -> WarmStart:
+def learned_from(tasks: tuple[KnownTask, ...], rewrites: RewriteModel | None = None) -> WarmStart:
     """The warm start of those tasks, learned once in a process however many searches start from them."""
-    return WarmStart(tasks)
+    return WarmStart(tasks, rewrites)
 
 
 class _Model:
@@ -234,6 +247,11 @@ def _is_program(features: SourceFeatures) -> bool:
 def _defines_kernel(structure: Array) -> bool:
     """Whether a source with these structure features defines a kernel, in Triton or CUDA C++."""
     return _has_any(structure, "kernel")
+
+
+def _is_of_calls(structure: Array) -> bool:
+    """Whether a source with these structure features calls PyTorch and has no kernel of its own."""
+    return _has_any(structure, "torch") and not _defines_kernel(structure)
 
 
 def _has_any(structure: Array, *names: str) -> bool:

@@ -1,0 +1,93 @@
+"""Files what was measured: ``python -m benchmarks.generators.rewrites.rows results/rows.jsonl ...``.
+
+Of a module that was measured several times the last session counts. Rows of sources that the generator no longer writes
+are left out; sources without a row are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.generators.rewrites.sources import REFERENCE, Source, module_names, sources_of
+
+FILE = Path(__file__).with_name("measured.jsonl.gz")
+
+
+@dataclass(frozen=True)
+class MeasuredRewrite:
+    """A rewrite that is right, beside its module.
+
+    Attributes:
+        source: the rewrite.
+        reference: the module.
+        log2_speedup: over the module, the mean of the rounds.
+    """
+
+    source: Source
+    reference: Source
+    log2_speedup: float
+
+
+def all_sources() -> dict[tuple[str, str], Source]:
+    """Every source by the names of its module and its own."""
+    return {(source.module, source.name): source for name in module_names() for source in sources_of(name)}
+
+
+def filed_rows() -> list[dict[str, Any]]:
+    """The rows that ship, a head for every session among them."""
+    return [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).decode().splitlines()]
+
+
+def measured_rewrites() -> Iterator[MeasuredRewrite]:
+    """Every rewrite that is right, in the order of the file."""
+    sources = all_sources()
+    for row in filed_rows():
+        if row.get("outcome") == "ok" and row["name"] != REFERENCE:
+            ratios = zip(row["reference_us"], row["time_us"], strict=True)
+            mean = statistics.fmean(math.log2(reference / own) for reference, own in ratios)
+            module = row["module"]
+            yield MeasuredRewrite(sources[module, row["name"]], sources[module, REFERENCE], mean)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("sessions", nargs="+", type=Path, help="rows of sessions, oldest first")
+    heads: list[dict[str, Any]] = []
+    by_module: dict[str, list[dict[str, Any]]] = {}
+    for file in parser.parse_args(arguments).sessions:
+        session: dict[str, list[dict[str, Any]]] = {}
+        for row in map(json.loads, file.read_text().splitlines()):
+            if "module" in row:
+                session.setdefault(row["module"], []).append(row)
+            elif row not in heads:
+                heads.append(row)
+        by_module |= session
+    sources = all_sources()
+    rows = [
+        row
+        for name in sorted(by_module)
+        for row in by_module[name]
+        if (source := sources.get((name, row["name"]))) and source.sha == row["sha"]
+    ]
+    missing = set(sources) - {(row["module"], row["name"]) for row in rows}
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file_:
+        file_.write("".join(json.dumps(row) + "\n" for row in (*heads, *rows)).encode())
+    FILE.write_bytes(packed.getvalue())
+    print(f"{len(rows)} rows of {len(by_module)} modules, {len(packed.getvalue()) / 1024:.0f} KiB")
+    for module, name in sorted(missing):
+        print(f"not measured: {module} {name}")
+
+
+if __name__ == "__main__":
+    main()
