@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 
 import numpy as np
@@ -57,32 +57,54 @@ class RewriteTable:
 
 
 class RewriteModel:
-    """Expected log2 speed-up of a rewrite over its module.
+    """Expected log2 speed-up of a rewrite over its module. Learns when it is first asked: most runs never ask.
 
     Args:
         table: rewrites of at least two modules.
-
-    Attributes:
-        slope: how much of the expectation to believe, between 0 and 1: what it would have been worth on each module
-            when learned on the others only.
     """
 
     def __init__(self, table: RewriteTable) -> None:
-        self._scale: Array = np.asarray(np.sqrt((table.changes**2).mean(axis=0) + 0.05), dtype=np.float64)
-        self._known = self._squashed(table.changes)
-        speedups = np.clip(table.log2_speedups, -_LARGEST_LOG2, _LARGEST_LOG2)
-        self._mean = float(speedups.mean())
-        similar = _similarity(self._known, self._known)
-        inverse: Array = np.asarray(np.linalg.inv(similar + _NOISE * np.eye(len(similar))), dtype=np.float64)
-        truth: Array = speedups - self._mean
-        self._coefficients: Array = inverse @ truth
-        self.slope = self._worth(truth, np.array(table.modules), inverse)
+        self._table = table
+
+    @property
+    def slope(self) -> float:
+        """How much of the expectation to believe, between 0 and 1.
+
+        What it would have been worth on the rewrites of each module when learned on those of the others only.
+        """
+        return self._learned.slope
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         """Expected log2 speed-up of each source over the reference; zero for the reference itself."""
         changes = np.array([source.structure for source in sources]) - reference.structure
-        expected: Array = self._mean + _similarity(self._squashed(changes), self._known) @ self._coefficients
+        expected = self._learned.expect(changes)
         expected[[_same(source, reference) for source in sources]] = 0.0
+        return expected
+
+    @cached_property
+    def _learned(self) -> _Regression:
+        return _Regression(self._table)
+
+
+class _Regression:
+    """Kernel ridge regression of log2 speed-ups on changes, around their mean."""
+
+    def __init__(self, table: RewriteTable) -> None:
+        speedups = np.clip(table.log2_speedups, -_LARGEST_LOG2, _LARGEST_LOG2)
+        self._scale: Array = np.asarray(np.sqrt((table.changes**2).mean(axis=0) + 0.05), dtype=np.float64)
+        self._known = self._squashed(table.changes)
+        self._mean = float(speedups.mean())
+        truth: Array = speedups - self._mean
+        similar = _similarity(self._known, self._known)
+        inverse: Array = np.asarray(np.linalg.inv(similar + _NOISE * np.eye(len(similar))), dtype=np.float64)
+        self._coefficients: Array = inverse @ truth
+        expected = truth - _left_out_residuals(inverse, self._coefficients, np.array(table.modules))
+        slope = float(expected @ truth) / (float(expected @ expected) + 1e-9)
+        self.slope = min(1.0, max(0.0, slope))
+
+    def expect(self, changes: Array) -> Array:
+        """Of each row of changes."""
+        expected: Array = self._mean + _similarity(self._squashed(changes), self._known) @ self._coefficients
         return expected
 
     def _squashed(self, changes: Array) -> Array:
@@ -90,19 +112,18 @@ class RewriteModel:
         squashed: Array = share * np.tanh(changes / self._scale / _SQUASHED_TO)
         return squashed
 
-    def _worth(self, truth: Array, modules: NDArray[np.str_], inverse: Array) -> float:
-        """Slope of the truth on the expectation of each module's rewrites from those of all others.
 
-        The residuals of a block that is left out follow from the inverse: see Rasmussen and Williams, Gaussian
-        Processes for Machine Learning (2006), section 5.4.2, for a block of one.
-        """
-        expected = np.empty_like(truth)
-        for name in np.unique(modules):
-            block = np.flatnonzero(modules == name)
-            left_out = np.linalg.solve(inverse[np.ix_(block, block)], self._coefficients[block])
-            expected[block] = truth[block] - left_out
-        slope = float(expected @ truth) / (float(expected @ expected) + 1e-9)
-        return min(1.0, max(0.0, slope))
+def _left_out_residuals(inverse: Array, coefficients: Array, groups: NDArray[np.str_]) -> Array:
+    """What each row's truth is above its expectation from the rows of all other groups.
+
+    From the inverse of the whole: see Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section
+    5.4.2, for groups of one.
+    """
+    residuals = np.empty_like(coefficients)
+    for name in np.unique(groups):
+        group = np.flatnonzero(groups == name)
+        residuals[group] = np.linalg.solve(inverse[np.ix_(group, group)], coefficients[group])
+    return residuals
 
 
 def pack_rewrites(table: RewriteTable) -> bytes:
