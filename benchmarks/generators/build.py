@@ -189,7 +189,7 @@ def agreement(runs: Sequence[Mapping[str, Row]], ids: Sequence[str], seed: str) 
     }
 
 
-def write_pool(path: Path, lines: Iterable[Row]) -> None:
+def write_jsonl(path: Path, lines: Iterable[Row]) -> None:
     """Writes gzip-compressed JSONL that depends on its content alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
@@ -262,7 +262,7 @@ def build(name: str, results: Path, out: Path) -> str:
         "not_measured": len(generated) - len(measured),
         "thinned_out": len(measured) - len(kept),
     }
-    write_pool(out / f"{name}.jsonl.gz", [{"pool": header}, *(rows[variant.id] for variant in kept)])
+    write_jsonl(out / f"{name}.jsonl.gz", [{"pool": header}, *(rows[variant.id] for variant in kept)])
     return table(kept, rows, graph, header)
 
 

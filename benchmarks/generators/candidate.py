@@ -42,18 +42,24 @@ def load_task(name: str) -> ModuleType:
     return importlib.import_module(f"benchmarks.generators.tasks.{name}")
 
 
+def imported(name: str, code: str, folder: Path) -> ModuleType:
+    """A source, imported from a file of its own in that folder (Triton reads the text of its kernels from there)."""
+    path = folder / f"{name}.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 class Candidate:
-    """A source, imported from a file of its own (Triton reads the text of its kernels from there)."""
+    """A source of a task as a module."""
 
     def __init__(self, variant: Variant, folder: Path) -> None:
         self.name = f"candidate_{variant.id}"
-        path = folder / f"{self.name}.py"
-        path.write_text(variant.code)
-        spec = importlib.util.spec_from_file_location(self.name, path)
-        assert spec and spec.loader
-        self.module = importlib.util.module_from_spec(spec)
-        sys.modules[self.name] = self.module
-        spec.loader.exec_module(self.module)
+        self.module = imported(self.name, variant.code, folder)
         self.run = self.module.run
 
 

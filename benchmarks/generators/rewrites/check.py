@@ -5,21 +5,21 @@ Those with a kernel of their own are only compiled as Python.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 
 import torch
 
 from benchmarks.generators.rewrites.module import Rewritten
+from benchmarks.generators.rewrites.sources import REFERENCE, module_named
 
 
 def check(module: Rewritten) -> list[str]:
     """A line per body that is wrong, after a line on stdout for each."""
     wrong = []
     expected: torch.Tensor | None = None
-    for name, body in {"reference": module.reference, **module.rewrites}.items():
-        source = module.source(body, "Model" if name == "reference" else "ModelNew")
+    for name, body in {REFERENCE: module.reference, **module.rewrites}.items():
+        source = module.source(body, "Model" if name == REFERENCE else "ModelNew")
         code = compile(source, name, "exec")
         if body.needs_gpu:
             print(f"  {name}: needs a GPU")
@@ -57,5 +57,5 @@ if __name__ == "__main__":
     failed = []
     for asked in sys.argv[1:]:
         print(asked)
-        failed += check(importlib.import_module(f"benchmarks.generators.rewrites.modules.{asked}").MODULE)
+        failed += check(module_named(asked))
     sys.exit("\n".join(failed) or 0)

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.generators.rewrites.sources import Source, module_names, sources_of
+from benchmarks.generators.rewrites.sources import REFERENCE, Source, module_names, sources_of
 from benchmarks.generators.rewrites.worker import METHOD, work
 
 SETTINGS = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "2", "OMP_NUM_THREADS": "2"}
@@ -71,7 +71,7 @@ class _Module:
         self.stop()
         source = self._at
         print(f"{self.name}: {source.name if source else 'start'}: {why}", flush=True)
-        if source is None or source.name == "reference" or self.state != "building":
+        if source is None or source.name == REFERENCE or self.state != "building":
             self.state, self.rows = "lost", []
             return
         self.rows.append(

@@ -7,9 +7,6 @@ are left out; sources without a row are named.
 from __future__ import annotations
 
 import argparse
-import gzip
-import io
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.generators.build import write_jsonl
 from benchmarks.generators.rewrites.sources import REFERENCE, Source, module_names, sources_of
+from benchmarks.generators.rows import read_rows
 
 FILE = Path(__file__).with_name("measured.jsonl.gz")
 
@@ -44,7 +43,7 @@ def all_sources() -> dict[tuple[str, str], Source]:
 
 def filed_rows() -> list[dict[str, Any]]:
     """The rows that ship, a head for every session among them."""
-    return [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).decode().splitlines()]
+    return list(read_rows(FILE))
 
 
 def measured_rewrites() -> Iterator[MeasuredRewrite]:
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     by_module: dict[str, list[dict[str, Any]]] = {}
     for file in parser.parse_args(arguments).sessions:
         session: dict[str, list[dict[str, Any]]] = {}
-        for row in map(json.loads, file.read_text().splitlines()):
+        for row in read_rows(file):
             if "module" in row:
                 session.setdefault(row["module"], []).append(row)
             elif row not in heads:
@@ -80,11 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (source := sources.get((name, row["name"]))) and source.sha == row["sha"]
     ]
     missing = set(sources) - {(row["module"], row["name"]) for row in rows}
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file_:
-        file_.write("".join(json.dumps(row) + "\n" for row in (*heads, *rows)).encode())
-    FILE.write_bytes(packed.getvalue())
-    print(f"{len(rows)} rows of {len(by_module)} modules, {len(packed.getvalue()) / 1024:.0f} KiB")
+    write_jsonl(FILE, [*heads, *rows])
+    print(f"{len(rows)} rows of {len(by_module)} modules, {FILE.stat().st_size / 1024:.0f} KiB")
     for module, name in sorted(missing):
         print(f"not measured: {module} {name}")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from benchmarks.generators.candidate import imported
 from benchmarks.generators.rewrites.sources import REFERENCE, Source
 
 ROUNDS = 3
@@ -44,6 +43,7 @@ def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
     import torch
 
     torch.set_grad_enabled(False)
+    folder.mkdir(parents=True, exist_ok=True)
     plain = _flags()
     built: list[_Built] = []
     failed: list[dict[str, Any]] = []
@@ -64,8 +64,9 @@ def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
             if expected is None:
                 expected = found.clone()
             distance = float((found.double() - expected.double()).norm())
-            if found.shape != expected.shape or not distance <= TOLERANCE * float(expected.double().norm()):
-                failed.append(_row(source, "incorrect", distance / float(expected.double().norm())))
+            size = float(expected.double().norm())
+            if found.shape != expected.shape or not distance <= TOLERANCE * size:
+                failed.append(_row(source, "incorrect", f"error of {distance:.3g} in {size:.3g}"))
                 continue
         except Exception as error:
             if source.name == REFERENCE:
@@ -88,8 +89,9 @@ def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
     told.send(("timed", rows))
 
 
-def _row(source: Source, outcome: str, error: object = "") -> dict[str, Any]:
-    said = {"error": f"{type(error).__name__}: {error}"[:300]} if error else {}
+def _row(source: Source, outcome: str, error: Exception | str = "") -> dict[str, Any]:
+    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error
+    said = {"error": told[:300]} if told else {}
     return {"module": source.module, "name": source.name, "sha": source.sha, "outcome": outcome, **said}
 
 
@@ -97,16 +99,7 @@ def _load(source: Source, folder: Path) -> tuple[Any, tuple[Any, ...]]:
     """The module on the GPU in evaluation mode, and its inputs."""
     import torch
 
-    path = folder / source.module / f"{source.name}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(source.code)
-    name = f"rewrite_{source.module}_{source.name}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    space: Any = importlib.util.module_from_spec(spec)
-    sys.modules[name] = space
-    spec.loader.exec_module(space)
+    space: Any = imported(f"rewrite_{source.module}_{source.name}", source.code, folder)
     torch.manual_seed(0)
     model = getattr(space, "ModelNew", None) or space.Model
     built = model(*space.get_init_inputs()).eval().cuda()

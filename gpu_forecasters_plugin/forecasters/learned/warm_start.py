@@ -67,9 +67,8 @@ class WarmStart:
 
         What it would have been worth on each of the tasks when learned on the others only, between 0 and 1.
         """
-        if self._rewrites is not None and _is_of_calls(reference.structure):
-            return self._rewrites.slope
-        return self._models(reference).for_runs_from(reference).slope
+        rewrites = self._rewrites_for(reference)
+        return self._slope_of_tasks(reference) if rewrites is None else rewrites.slope
 
     def expect(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         """Expected log2 speed-up of each source over the reference; zero for the reference itself.
@@ -83,12 +82,20 @@ class WarmStart:
         expected = self._expect_of_programs(reference, sources)
         if self._from_kernels_alone and not _defines_kernel(reference.structure):
             expected[[not _defines_kernel(features.structure) for features in sources]] = 0.0
-        if self._rewrites is None or not _is_of_calls(reference.structure):
+        rewrites = self._rewrites_for(reference)
+        if rewrites is None:
             return expected
         # Each is believed as far as it has earned; the caller multiplies with the slope of the rewrites.
-        own_slope = self._models(reference).for_runs_from(reference).slope
-        share = own_slope / self._rewrites.slope if self._rewrites.slope > 0.0 else 0.0
-        return self._rewrites.expect(reference, sources) + share * expected
+        share = self._slope_of_tasks(reference) / rewrites.slope if rewrites.slope > 0.0 else 0.0
+        return rewrites.expect(reference, sources) + share * expected
+
+    def _slope_of_tasks(self, reference: SourceFeatures) -> float:
+        return self._models(reference).for_runs_from(reference).slope
+
+    def _rewrites_for(self, reference: SourceFeatures) -> RewriteModel | None:
+        """The model of rewrites, where the reference calls PyTorch and has no kernel of its own."""
+        calls = _has_any(reference.structure, "torch") and not _defines_kernel(reference.structure)
+        return self._rewrites if calls else None
 
     def _expect_of_programs(self, reference: SourceFeatures, sources: Sequence[SourceFeatures]) -> Array:
         models = self._models(reference)
@@ -247,11 +254,6 @@ def _is_program(features: SourceFeatures) -> bool:
 def _defines_kernel(structure: Array) -> bool:
     """Whether a source with these structure features defines a kernel, in Triton or CUDA C++."""
     return _has_any(structure, "kernel")
-
-
-def _is_of_calls(structure: Array) -> bool:
-    """Whether a source with these structure features calls PyTorch and has no kernel of its own."""
-    return _has_any(structure, "torch") and not _defines_kernel(structure)
 
 
 def _has_any(structure: Array, *names: str) -> bool:
