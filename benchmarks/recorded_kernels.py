@@ -17,7 +17,12 @@ from benchmarks.screening import ROOT
 from gpu_forecasters_plugin.files import write_atomically
 from gpu_forecasters_plugin.forecasters.learned.features import extract_features
 from gpu_forecasters_plugin.forecasters.learned.recorded_kernels import kernels_of, pack_recorded
-from gpu_forecasters_plugin.forecasters.learned.rewrites import RewriteTable, pack_rewrites
+from gpu_forecasters_plugin.forecasters.learned.rewrites import (
+    Changes,
+    RewriteTable,
+    changes_from,
+    pack_rewrites,
+)
 from gpu_forecasters_plugin.recorded.pool import load_task, recorded_task_names
 from gpu_forecasters_plugin.recorded.profiles import recorded_verdicts
 from gpu_forecasters_plugin.recorded.shipped import profiles_file
@@ -36,12 +41,15 @@ def rewrite_table() -> RewriteTable:
     """All measured rewrites of PyTorch modules that are right."""
     rewrites = list(measured_rewrites())
     changes = [
-        extract_features(rewrite.source.code).structure - extract_features(rewrite.reference.code).structure
+        changes_from(extract_features(rewrite.reference.code), [extract_features(rewrite.source.code)])
         for rewrite in rewrites
     ]
     return RewriteTable(
         tuple(rewrite.source.module for rewrite in rewrites),
-        np.array(changes),
+        Changes(
+            np.concatenate([change.structure for change in changes]),
+            np.concatenate([change.shingles for change in changes]),
+        ),
         np.array([rewrite.log2_speedup for rewrite in rewrites]),
     )
 

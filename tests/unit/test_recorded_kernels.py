@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.recorded_kernels import FILE, profiled_task_names
 from gpu_forecasters_plugin.forecast import Ending
-from gpu_forecasters_plugin.forecasters.learned import recorded_kernels
+from gpu_forecasters_plugin.forecasters.learned import recorded_kernels, shipped_file
 from gpu_forecasters_plugin.forecasters.learned.recorded_kernels import (
     RecordedKernels,
     kernels_of,
@@ -68,7 +68,7 @@ def test_an_operation_is_left_out_by_its_own_name_and_by_its_tasks() -> None:
 def test_a_table_of_other_features_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pack_recorded(shipped().values())
     assert [task.name for task in unpack_recorded(data)] == list(shipped())
-    monkeypatch.setattr(recorded_kernels, "STRUCTURE_NAMES", ("something", "else"))
+    monkeypatch.setitem(shipped_file._FEATURES, "structure", ["something", "else"])
     with pytest.raises(ValueError, match="holds other features"):
         unpack_recorded(data)
 

@@ -15,9 +15,19 @@ from benchmarks.recorded_kernels import REWRITES, rewrite_table
 from gpu_forecasters_plugin.config import ForecasterConfig
 from gpu_forecasters_plugin.forecast import Forecast, Query
 from gpu_forecasters_plugin.forecasters.factory import build_forecaster
-from gpu_forecasters_plugin.forecasters.learned import LearnedForecaster, rewrites, warm_start_tasks
-from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES, extract_features
+from gpu_forecasters_plugin.forecasters.learned import (
+    LearnedForecaster,
+    rewrites,
+    shipped_file,
+    warm_start_tasks,
+)
+from gpu_forecasters_plugin.forecasters.learned.features import (
+    STRUCTURE_NAMES,
+    SourceFeatures,
+    extract_features,
+)
 from gpu_forecasters_plugin.forecasters.learned.rewrites import (
+    Changes,
     RewriteModel,
     RewriteTable,
     pack_rewrites,
@@ -34,7 +44,8 @@ def shipped() -> RewriteTable:
 
 def only(table: RewriteTable, kept: np.ndarray) -> RewriteTable:
     modules = tuple(name for name, keep in zip(table.modules, kept, strict=True) if keep)
-    return RewriteTable(modules, table.changes[kept], table.log2_speedups[kept])
+    changes = Changes(table.changes.structure[kept], table.changes.shingles[kept])
+    return RewriteTable(modules, changes, table.log2_speedups[kept])
 
 
 # -- sources ----------------------------------------------------------------------------------------------------
@@ -100,13 +111,15 @@ def test_the_shipped_table_is_what_was_measured(shipped: RewriteTable) -> None:
     """Otherwise it is older than rewrites or features: python -m benchmarks.recorded_kernels."""
     now = rewrite_table()
     assert shipped.modules == now.modules
-    assert np.allclose(shipped.changes, now.changes) and np.allclose(shipped.log2_speedups, now.log2_speedups)
+    assert np.allclose(shipped.log2_speedups, now.log2_speedups)
+    assert np.allclose(shipped.changes.structure, now.changes.structure)
+    assert np.abs(shipped.changes.shingles - now.changes.shingles).max() <= 1.0 / 32.0
 
 
 def test_a_table_of_other_features_is_refused(shipped: RewriteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pack_rewrites(shipped)
     assert unpack_rewrites(data).modules == shipped.modules
-    monkeypatch.setattr(rewrites, "STRUCTURE_NAMES", ("something", "else"))
+    monkeypatch.setitem(shipped_file._FEATURES, "structure", ["something", "else"])
     with pytest.raises(ValueError, match="write it anew"):
         unpack_rewrites(data)
 
@@ -127,7 +140,7 @@ def test_rewrites_of_a_module_that_was_left_out_are_ordered_better_than_by_chanc
     shipped: RewriteTable,
 ) -> None:
     names, measured, found = np.array(shipped.modules), list(measured_rewrites()), []
-    for name in module_names():
+    for name in module_names()[::12]:
         model = RewriteModel(only(shipped, names != name))
         own = [rewrite for rewrite in measured if rewrite.source.module == name]
         reference = extract_features(own[0].reference.code)
@@ -144,11 +157,13 @@ def test_the_slope_is_what_leaving_each_module_out_gives(shipped: RewriteTable) 
     few = only(shipped, np.isin(np.array(shipped.modules), sorted(set(shipped.modules))[:6]))
     names, whole = np.array(few.modules), RewriteModel(few)._learned
     truth = np.clip(few.log2_speedups, -4.0, 4.0) - np.clip(few.log2_speedups, -4.0, 4.0).mean()
-    similar = rewrites._similarity(whole._known, whole._known)
+    similar = whole._similarity(whole._known)
     expected = np.empty(len(names))
     for name in set(few.modules):
         out, rest = names == name, names != name
-        weights = np.linalg.solve(similar[np.ix_(rest, rest)] + np.eye(int(rest.sum())), truth[rest])
+        weights = np.linalg.solve(
+            similar[np.ix_(rest, rest)] + rewrites._NOISE * np.eye(int(rest.sum())), truth[rest]
+        )
         expected[out] = similar[np.ix_(out, rest)] @ weights
     slope = float(expected @ truth) / float(expected @ expected)
     assert 0.1 < slope < 1.0
@@ -158,8 +173,8 @@ def test_the_slope_is_what_leaving_each_module_out_gives(shipped: RewriteTable) 
 def test_far_from_all_rewrites_their_mean_is_expected(shipped: RewriteTable) -> None:
     model = RewriteModel(shipped)
     reference = extract_features("import torch\n\n\ndef run(x):\n    return torch.softmax(x, -1)\n")
-    odd = type(reference)(
-        {}, reference.structure + 6.0 * (-1.0) ** np.arange(len(STRUCTURE_NAMES)), reference.shingles
+    odd = SourceFeatures(
+        {}, reference.structure + 6.0 * (-1.0) ** np.arange(len(STRUCTURE_NAMES)), reference.shingles + 2.0
     )
     mean = float(np.clip(shipped.log2_speedups, -4.0, 4.0).mean())
     assert model.expect(reference, [odd])[0] == pytest.approx(mean, abs=0.05)

@@ -13,12 +13,13 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from benchmarks.generators.rewrites.rows import filed_rows
 from benchmarks.generators.rewrites.sources import REFERENCE, Source, module_names, sources_of
 from benchmarks.generators.rewrites.worker import METHOD, work
 
@@ -30,8 +31,9 @@ OWN_KERNELS = ("load_inline", "triton")
 class _Module:
     """The process of one module, and what it has said."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, sources: Sequence[Source], folder: Path) -> None:
         self.name = name
+        self._wanted = sources
         self.rows: list[dict[str, Any]] = []
         self.state = "building"
         self._folder = folder
@@ -39,7 +41,7 @@ class _Module:
 
     def _start(self) -> None:
         done = {row["name"] for row in self.rows}
-        left = [source for source in sources_of(self.name) if source.name not in done]
+        left = [source for source in self._wanted if source.name not in done]
         # What may bring the process down comes first, so that little is built twice.
         left[1:] = sorted(left[1:], key=lambda source: not any(word in source.code for word in OWN_KERNELS))
         context = multiprocessing.get_context("spawn")
@@ -91,11 +93,21 @@ class _Module:
         self.connection.close()
 
 
-def measured(names: Sequence[str], folder: Path, processes: int, until: float) -> Iterator[_Module]:
+def to_measure(name: str, filed: Collection[str]) -> list[Source]:
+    """The reference of a module, and its rewrites but for those with a filed hash; nothing where that is all."""
+    reference, *rewrites = sources_of(name)
+    new = [source for source in rewrites if source.sha not in filed]
+    return [reference, *new] if new or reference.sha not in filed else []
+
+
+def measured(
+    modules: Mapping[str, Sequence[Source]], folder: Path, processes: int, until: float
+) -> Iterator[_Module]:
     """Modules as they are done, until there is no time for more."""
+    names = list(modules)
     for first in range(0, len(names), processes):
         started = time.monotonic()
-        batch = [_Module(name, folder) for name in names[first : first + processes]]
+        batch = [_Module(name, modules[name], folder) for name in names[first : first + processes]]
         while building := [module for module in batch if module.state == "building"]:
             by_connection: dict[Any, _Module] = {module.connection: module for module in building}
             for ready in wait(list(by_connection), timeout=5.0):
@@ -141,6 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--modules", nargs="*", choices=module_names(), default=module_names(), help="default: all"
     )
+    parser.add_argument("--again", action="store_true", help="measure what is filed already, too")
     parser.add_argument("--processes", type=int, default=12, help="modules that are built side by side")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which nothing is begun")
     options = parser.parse_args()
@@ -152,8 +165,10 @@ def main() -> None:
     done = {row["module"] for row in known if "module" in row}
     with file.open("a") as rows:
         print(json.dumps(machine()), file=rows, flush=True)
-        names = [name for name in options.modules if name not in done]
-        for module in measured(names, options.out / "sources", options.processes, until):
+        filed = set() if options.again else {row["sha"] for row in filed_rows() if "sha" in row}
+        wanted = {name: to_measure(name, filed) for name in options.modules if name not in done}
+        modules = {name: sources for name, sources in wanted.items() if sources}
+        for module in measured(modules, options.out / "sources", options.processes, until):
             for row in module.rows:
                 print(json.dumps(row), file=rows)
             rows.flush()

@@ -1,12 +1,14 @@
 """Files what was measured: ``python -m benchmarks.generators.rewrites.rows results/rows.jsonl ...``.
 
-Of a module that was measured several times the last session counts. Rows of sources that the generator no longer writes
-are left out; sources without a row are named.
+They are added to those that are filed. Of a source that was measured several times the last session counts; its row has
+the times of the module's reference in the same session. Rows of sources that the generator no longer writes are left
+out; sources without a row are named.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -62,25 +64,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("sessions", nargs="+", type=Path, help="rows of sessions, oldest first")
     heads: list[dict[str, Any]] = []
-    by_module: dict[str, list[dict[str, Any]]] = {}
-    for file in parser.parse_args(arguments).sessions:
-        session: dict[str, list[dict[str, Any]]] = {}
-        for row in read_rows(file):
-            if "module" in row:
-                session.setdefault(row["module"], []).append(row)
-            elif row not in heads:
-                heads.append(row)
-        by_module |= session
+    by_source: dict[tuple[str, str], dict[str, Any]] = {}
+    sessions = parser.parse_args(arguments).sessions
+    for row in itertools.chain(filed_rows(), *map(read_rows, sessions)):
+        if "module" in row:
+            by_source[row["module"], row["name"]] = row
+        elif row not in heads:
+            heads.append(row)
     sources = all_sources()
     rows = [
-        row
-        for name in sorted(by_module)
-        for row in by_module[name]
-        if (source := sources.get((name, row["name"]))) and source.sha == row["sha"]
+        by_source[key]
+        for key, source in sources.items()
+        if key in by_source and by_source[key]["sha"] == source.sha
     ]
     missing = set(sources) - {(row["module"], row["name"]) for row in rows}
     write_jsonl(FILE, [*heads, *rows])
-    print(f"{len(rows)} rows of {len(by_module)} modules, {FILE.stat().st_size / 1024:.0f} KiB")
+    modules = {row["module"] for row in rows}
+    print(f"{len(rows)} rows of {len(modules)} modules, {FILE.stat().st_size / 1024:.0f} KiB")
     for module, name in sorted(missing):
         print(f"not measured: {module} {name}")
 

@@ -6,22 +6,17 @@ beside this module, which ``python -m benchmarks.recorded_kernels`` writes.
 
 from __future__ import annotations
 
-import io
-import json
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_forecasters_plugin.forecast import Ending
-from gpu_forecasters_plugin.forecasters.learned.features import STRUCTURE_NAMES
-from gpu_forecasters_plugin.forecasters.learned.profile_features import PROFILE_NAMES
+from gpu_forecasters_plugin.forecasters.learned.shipped_file import pack, read_shipped, unpack
 from gpu_forecasters_plugin.forecasters.learned.tables import SourceTable, table_of, table_of_attempts
 from gpu_forecasters_plugin.screen.verdict import Status, Verdict
 
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
     from gpu_forecasters_plugin.recorded.pool import RecordedPool
 
 __all__ = ["RecordedKernels", "kernels_of", "pack_recorded", "unpack_recorded", "warm_start_tasks"]
-
-logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
@@ -118,10 +111,7 @@ def pack_recorded(tasks: Iterable[RecordedKernels]) -> bytes:
             task.log2_speedups,
         )
         arrays |= {f"{task.name}/{array}": column for array, column in zip(_ARRAYS, columns, strict=True)}
-    head = {"tasks": names, "structure": STRUCTURE_NAMES, "profiles": PROFILE_NAMES}
-    packed = io.BytesIO()
-    np.savez_compressed(packed, head=np.array(json.dumps(head)), **arrays)  # type: ignore[arg-type]
-    return packed.getvalue()
+    return pack({"tasks": names}, arrays)
 
 
 def unpack_recorded(data: bytes) -> list[RecordedKernels]:
@@ -130,11 +120,8 @@ def unpack_recorded(data: bytes) -> list[RecordedKernels]:
     Raises:
         ValueError: The features in it are not those that this version extracts.
     """
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        head = json.loads(str(arrays["head"]))
-        if (tuple(head["structure"]), tuple(head["profiles"])) != (STRUCTURE_NAMES, PROFILE_NAMES):
-            raise ValueError(f"{_FILE} holds other features: write it anew")
-        return [_unpack(name, told, arrays) for name, told in head["tasks"].items()]
+    head, arrays = unpack(data)
+    return [_unpack(name, told, arrays) for name, told in head["tasks"].items()]
 
 
 def _unpack(name: str, told: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> RecordedKernels:
@@ -154,11 +141,8 @@ def _unpack(name: str, told: Mapping[str, str], arrays: Mapping[str, NDArray[Any
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[RecordedKernels, ...]:
-    file = resources.files("gpu_forecasters_plugin.forecasters.learned").joinpath(_FILE)
-    if not file.is_file():
-        logger.warning("%s is missing: nothing is known of other operations; install the package anew", file)
-        return ()
-    return tuple(unpack_recorded(file.read_bytes()))
+    data = read_shipped(_FILE, lost="other operations")
+    return () if data is None else tuple(unpack_recorded(data))
 
 
 def warm_start_tasks(exclude_operation: str) -> list[RecordedKernels]:

@@ -44,6 +44,10 @@ _LEAST_ROWS = 8
 _OTHER_KIND = 0.2
 """What a task of the other kind counts, where one of the run's own counts 1."""
 
+_BESIDE_REWRITES = 0.5
+"""What recorded kernels count beside rewrites. Between what is best for rewrites of modules that were left out, 0.2, and
+for recorded tasks seen from one of their PyTorch sources, 1."""
+
 
 class WarmStart:
     """Expected log2 speed-up from the change in structure, learned on other operations.
@@ -85,9 +89,9 @@ class WarmStart:
         rewrites = self._rewrites_for(reference)
         if rewrites is None:
             return expected
-        # Each is believed as far as it has earned; the caller multiplies with the slope of the rewrites.
+        # In the units of the rewrites, whose slope the caller multiplies with.
         share = self._slope_of_tasks(reference) / rewrites.slope if rewrites.slope > 0.0 else 0.0
-        return rewrites.expect(reference, sources) + share * expected
+        return rewrites.expect(reference, sources) + _BESIDE_REWRITES * share * expected
 
     def _slope_of_tasks(self, reference: SourceFeatures) -> float:
         return self._models(reference).for_runs_from(reference).slope

@@ -79,6 +79,105 @@ chain_module = load_inline(
 )
 '''
 
+_CUDA_ROWS = '''
+from torch.utils.cpp_extension import load_inline
+
+rows_source = r"""
+#include <torch/extension.h>
+
+// One block per item, one thread per row of the matrices.
+template <typename scalar_t>
+__global__ void chain_rows_kernel(const scalar_t* __restrict__ a, const scalar_t* __restrict__ b,
+                                  const scalar_t* __restrict__ v, scalar_t* __restrict__ out, int dim,
+                                  scalar_t scale) {
+    __shared__ scalar_t inner[1024];
+    const int row = threadIdx.x;
+    const long item = blockIdx.x;
+    if (row < dim) {
+        scalar_t sum = 0;
+        for (int k = 0; k < dim; ++k) sum += b[(item * dim + row) * dim + k] * v[item * dim + k];
+        inner[row] = sum;
+    }
+    __syncthreads();
+    if (row < dim) {
+        scalar_t sum = 0;
+        for (int k = 0; k < dim; ++k) sum += a[(item * dim + row) * dim + k] * inner[k];
+        out[item * dim + row] = tanh(sum * scale);
+    }
+}
+
+torch::Tensor chain_rows(torch::Tensor a, torch::Tensor b, torch::Tensor v, double scale) {
+    const int batch = a.size(0), dim = a.size(1);
+    TORCH_CHECK(dim <= 1024, "rows must fit into a block");
+    auto out = torch::empty_like(v);
+    AT_DISPATCH_FLOATING_TYPES(v.scalar_type(), "chain_rows", ([&] {
+        chain_rows_kernel<scalar_t><<<batch, dim>>>(a.data_ptr<scalar_t>(), b.data_ptr<scalar_t>(),
+                                                    v.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), dim,
+                                                    static_cast<scalar_t>(scale));
+    }));
+    return out;
+}
+"""
+rows_module = load_inline(
+    name="batched_chain_vector_rows",
+    cpp_sources="torch::Tensor chain_rows(torch::Tensor a, torch::Tensor b, torch::Tensor v, double scale);",
+    cuda_sources=rows_source,
+    functions=["chain_rows"],
+)
+'''
+
+_CUDA_SECOND = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// tanh(scale * A u): 16 lanes per row, each with float4 loads, two rows per warp.
+__global__ void matvec_tanh_kernel(const float4* __restrict__ a, const float4* __restrict__ u,
+                                   float* __restrict__ out, int dim, int quads, float scale, long rows) {
+    const long row = (long)blockIdx.x * (blockDim.x / 16) + threadIdx.x / 16;
+    const int lane = threadIdx.x % 16;
+    float sum = 0.0f;
+    if (row < rows) {
+        const float4* line = a + row * quads;
+        const float4* vec = u + (row / dim) * quads;
+        for (int k = lane; k < quads; k += 16) {
+            const float4 p = line[k];
+            const float4 q = vec[k];
+            sum += p.x * q.x + p.y * q.y + p.z * q.z + p.w * q.w;
+        }
+    }
+#pragma unroll
+    for (int offset = 8; offset > 0; offset >>= 1) sum += __shfl_down_sync(0xffffffff, sum, offset, 16);
+    if (row < rows && lane == 0) out[row] = tanhf(sum * scale);
+}
+
+torch::Tensor matvec_tanh(torch::Tensor a, torch::Tensor u, double scale) {
+    TORCH_CHECK(a.is_cuda() && u.is_cuda(), "inputs must be CUDA tensors");
+    TORCH_CHECK(a.is_contiguous() && u.is_contiguous(), "inputs must be contiguous");
+    const int dim = a.size(1);
+    TORCH_CHECK(dim % 4 == 0, "dim must be a multiple of 4");
+    auto out = torch::empty({a.size(0), dim}, a.options());
+    const long rows = a.size(0) * dim;
+    const int threads = 256;
+    const int blocks = (rows + threads / 16 - 1) / (threads / 16);
+    matvec_tanh_kernel<<<blocks, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(a.data_ptr<float>()), reinterpret_cast<const float4*>(u.data_ptr<float>()),
+        out.data_ptr<float>(), dim, dim / 4, (float)scale, rows);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+matvec_module = load_inline(
+    name="batched_chain_vector_matvec_tanh",
+    cpp_sources="torch::Tensor matvec_tanh(torch::Tensor a, torch::Tensor u, double scale);",
+    cuda_sources=cuda_source,
+    functions=["matvec_tanh"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="batched_chain_vector",
     sizes="""
@@ -166,6 +265,30 @@ MODULE = Rewritten(
         "cuda_warps": Body(
             before=_CUDA,
             forward="return chain_module.chain_vector(a.contiguous(), b.contiguous(), v.contiguous(), self.scale)",
+        ),
+        "cuda_thread_per_row": Body(
+            before=_CUDA_ROWS,
+            forward="return rows_module.chain_rows(a.contiguous(), b.contiguous(), v.contiguous(), self.scale)",
+        ),
+        "cuda_second_product": Body(
+            summary="""The chain from right to left, with scale and tanh in the kernel of the second product.
+
+    The first product is left to the library. Inputs that the kernel does not take go through plain PyTorch.
+    """,
+            before=_CUDA_SECOND,
+            methods='''
+                def _kernel_applies(self, a, u):
+                    """Whether the kernel can take these tensors."""
+                    if not (a.is_cuda and u.is_cuda):
+                        return False
+                    return a.dtype == torch.float32 and u.dtype == torch.float32 and self.dim % 4 == 0
+            ''',
+            forward="""
+                u = torch.bmm(b, v.unsqueeze(-1)).squeeze(-1)
+                if not self._kernel_applies(a, u):
+                    return torch.tanh(torch.bmm(a, u.unsqueeze(-1)).squeeze(-1) * self.scale)
+                return matvec_module.matvec_tanh(a.contiguous(), u.contiguous(), self.scale)
+            """,
         ),
     },
     carries_on="vector_first",

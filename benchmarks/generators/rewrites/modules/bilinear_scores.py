@@ -76,6 +76,131 @@ _PACKED = """
     self.outputs = outputs
 """
 
+_CUDA_TILES = '''
+from torch.utils.cpp_extension import load_inline
+
+tiles_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define DIM 96
+#define PAIRS 32
+#define CHUNK 32
+
+// A block has one output and 32 pairs, a warp four of the pairs. The form comes through shared memory in chunks of
+// 32 rows; a lane keeps columns lane, lane + 32 and lane + 64 of a^T W in registers.
+__global__ void bilinear_tile_kernel(const float* __restrict__ a, const float* __restrict__ b,
+                                     const float* __restrict__ w, const float* __restrict__ bias,
+                                     float* __restrict__ out, int pairs, int outputs, float slope) {
+    __shared__ float sa[PAIRS][DIM];
+    __shared__ float sb[PAIRS][DIM];
+    __shared__ float sw[CHUNK][DIM];
+    const int which = blockIdx.y;
+    const int first = blockIdx.x * PAIRS;
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    for (int i = threadIdx.x; i < PAIRS * DIM; i += blockDim.x) {
+        const int r = i / DIM;
+        const int c = i % DIM;
+        const bool inside = first + r < pairs;
+        sa[r][c] = inside ? a[(first + r) * DIM + c] : 0.0f;
+        sb[r][c] = inside ? b[(first + r) * DIM + c] : 0.0f;
+    }
+    float left[4][3] = {};
+    for (int start = 0; start < DIM; start += CHUNK) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < CHUNK * DIM; i += blockDim.x)
+            sw[i / DIM][i % DIM] = w[((long)which * DIM + start) * DIM + i];
+        __syncthreads();
+#pragma unroll 8
+        for (int k = 0; k < CHUNK; ++k) {
+            const float w0 = sw[k][lane];
+            const float w1 = sw[k][lane + 32];
+            const float w2 = sw[k][lane + 64];
+#pragma unroll
+            for (int p = 0; p < 4; ++p) {
+                const float v = sa[warp * 4 + p][start + k];
+                left[p][0] = fmaf(v, w0, left[p][0]);
+                left[p][1] = fmaf(v, w1, left[p][1]);
+                left[p][2] = fmaf(v, w2, left[p][2]);
+            }
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+        const int r = warp * 4 + p;
+        float sum = left[p][0] * sb[r][lane] + left[p][1] * sb[r][lane + 32] + left[p][2] * sb[r][lane + 64];
+        for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_down_sync(0xffffffff, sum, offset);
+        if (lane == 0 && first + r < pairs) {
+            const float y = sum + bias[which];
+            out[(first + r) * outputs + which] = y > 0.0f ? y : slope * y;
+        }
+    }
+}
+
+torch::Tensor bilinear_leaky(torch::Tensor a, torch::Tensor b, torch::Tensor w, torch::Tensor bias, double slope) {
+    TORCH_CHECK(a.size(1) == DIM, "the kernel is made for vectors of 96");
+    const int pairs = a.size(0), outputs = w.size(0);
+    auto out = torch::empty({pairs, outputs}, a.options());
+    dim3 grid((pairs + PAIRS - 1) / PAIRS, outputs);
+    bilinear_tile_kernel<<<grid, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        a.data_ptr<float>(), b.data_ptr<float>(), w.data_ptr<float>(), bias.data_ptr<float>(),
+        out.data_ptr<float>(), pairs, outputs, (float)slope);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+tiles_module = load_inline(
+    name="bilinear_scores_tiles",
+    cpp_sources="torch::Tensor bilinear_leaky(torch::Tensor a, torch::Tensor b, torch::Tensor w, torch::Tensor bias, "
+    "double slope);",
+    cuda_sources=tiles_source,
+    functions=["bilinear_leaky"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_DOTS = '''
+from torch.utils.cpp_extension import load_inline
+
+dots_source = r"""
+#include <torch/extension.h>
+
+// one thread per pair and output
+__global__ void dots_leaky_kernel(const float* left, const float* b, const float* bias, float* out, int pairs,
+                                  int outputs, int dim) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= pairs * outputs) return;
+    int pair = i / outputs;
+    int which = i % outputs;
+    float score = bias[which];
+    for (int j = 0; j < dim; j++) {
+        score += left[((long)pair * outputs + which) * dim + j] * b[pair * dim + j];
+    }
+    out[i] = score > 0.0f ? score : 0.1f * score;
+}
+
+torch::Tensor dots_leaky(torch::Tensor left, torch::Tensor b, torch::Tensor bias) {
+    TORCH_CHECK(left.is_cuda() && left.is_contiguous(), "left must be a contiguous CUDA tensor");
+    TORCH_CHECK(b.is_cuda() && b.is_contiguous(), "b must be a contiguous CUDA tensor");
+    TORCH_CHECK(left.scalar_type() == torch::kFloat32, "float32 expected");
+    int pairs = b.size(0), dim = b.size(1), outputs = bias.size(0);
+    auto out = torch::empty({pairs, outputs}, b.options());
+    int total = pairs * outputs;
+    dots_leaky_kernel<<<(total + 127) / 128, 128>>>(left.data_ptr<float>(), b.data_ptr<float>(),
+                                                    bias.data_ptr<float>(), out.data_ptr<float>(), pairs, outputs,
+                                                    dim);
+    return out;
+}
+"""
+dots_module = load_inline(
+    name="bilinear_scores_dots",
+    cpp_sources="torch::Tensor dots_leaky(torch::Tensor left, torch::Tensor b, torch::Tensor bias);",
+    cuda_sources=dots_source,
+    functions=["dots_leaky"],
+)
+'''
+
 MODULE = Rewritten(
     name="bilinear_scores",
     sizes="""
@@ -174,6 +299,29 @@ MODULE = Rewritten(
         "cuda_plain": Body(
             before=_CUDA,
             forward="return bilinear_module.bilinear_forward(a, b, self.bilinear.weight, self.bilinear.bias)",
+        ),
+        "cuda_shared_tiles": Body(
+            before=_CUDA_TILES,
+            forward="""
+                weight, bias = self.bilinear.weight, self.bilinear.bias
+                return tiles_module.bilinear_leaky(a.contiguous(), b.contiguous(), weight, bias, 0.1)
+            """,
+        ),
+        "cuda_dots_after_product": Body(
+            summary="One library product for the left halves of all forms; dots, bias and rectifier in a kernel.",
+            before=_CUDA_DOTS,
+            init=_INIT + _PACKED,
+            methods='''
+                def _fallback(self, a, b):
+                    """The same with the layer as it is."""
+                    return F.leaky_relu(self.bilinear(a, b), negative_slope=0.1)
+            ''',
+            forward="""
+                if not a.is_cuda or a.dtype != torch.float32 or a.dim() != 2:
+                    return self._fallback(a, b)
+                left = torch.mm(a, self.packed)
+                return dots_module.dots_leaky(left, b.contiguous(), self.bilinear.bias)
+            """,
         ),
     },
     carries_on="product_then_dots",

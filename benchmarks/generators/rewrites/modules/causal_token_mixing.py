@@ -40,6 +40,146 @@ _WEIGHTS = """
     self.register_buffer("weights", weights)
 """
 
+_CUDA_PER_TOKEN = '''
+from torch.utils.cpp_extension import load_inline
+
+token_source = r"""
+#include <torch/extension.h>
+
+// A block computes one token of one sample: softmax of the row up to the diagonal, weighted sum, gate.
+__global__ void causal_mix_kernel(const float* __restrict__ x, const float* __restrict__ mix,
+                                  float* __restrict__ out, int tokens, int channels) {
+    extern __shared__ float weights[];
+    __shared__ float partial[256];
+    int t = blockIdx.x;
+    int sample = blockIdx.y;
+    int tid = threadIdx.x;
+    int seen = t + 1;
+
+    // maximum
+    float best = -INFINITY;
+    for (int s = tid; s < seen; s += blockDim.x) best = fmaxf(best, mix[t * tokens + s]);
+    partial[tid] = best;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (tid < half) partial[tid] = fmaxf(partial[tid], partial[tid + half]);
+        __syncthreads();
+    }
+    best = partial[0];
+    __syncthreads();
+
+    // exponentials and their sum
+    float sum = 0.0f;
+    for (int s = tid; s < seen; s += blockDim.x) {
+        float e = expf(mix[t * tokens + s] - best);
+        weights[s] = e;
+        sum += e;
+    }
+    partial[tid] = sum;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (tid < half) partial[tid] += partial[tid + half];
+        __syncthreads();
+    }
+    float inverse = 1.0f / partial[0];
+
+    // weighted mean and gate
+    const float* base = x + (long)sample * tokens * channels;
+    for (int c = tid; c < channels; c += blockDim.x) {
+        float total = 0.0f;
+        for (int s = 0; s < seen; s++) total += weights[s] * base[s * channels + c];
+        float own = base[t * channels + c];
+        out[((long)sample * tokens + t) * channels + c] = total * inverse / (1.0f + expf(-own));
+    }
+}
+
+torch::Tensor causal_mix(torch::Tensor x, torch::Tensor mix) {
+    int batch = x.size(0), tokens = x.size(1), channels = x.size(2);
+    TORCH_CHECK(tokens <= 8192, "too many tokens for shared memory");
+    auto out = torch::empty_like(x);
+    dim3 grid(tokens, batch);
+    causal_mix_kernel<<<grid, 256, tokens * sizeof(float)>>>(x.data_ptr<float>(), mix.data_ptr<float>(),
+                                                             out.data_ptr<float>(), tokens, channels);
+    return out;
+}
+"""
+token_module = load_inline(
+    name="causal_token_mixing_per_token",
+    cpp_sources="torch::Tensor causal_mix(torch::Tensor x, torch::Tensor mix);",
+    cuda_sources=token_source,
+    functions=["causal_mix"],
+)
+'''
+
+_CUDA_ENDS = '''
+from torch.utils.cpp_extension import load_inline
+
+ends_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// One warp per row; columns behind the diagonal become zero.
+__global__ void causal_softmax_kernel(const float* __restrict__ scores, float* __restrict__ weights, int tokens) {
+    const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    if (row >= tokens) return;
+    const float* line = scores + (long)row * tokens;
+    float best = -INFINITY;
+    for (int j = lane; j <= row; j += 32) best = fmaxf(best, line[j]);
+    for (int o = 16; o > 0; o >>= 1) best = fmaxf(best, __shfl_xor_sync(0xffffffff, best, o));
+    float sum = 0.0f;
+    for (int j = lane; j <= row; j += 32) sum += __expf(line[j] - best);
+    for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffff, sum, o);
+    const float inverse = 1.0f / sum;
+    for (int j = lane; j < tokens; j += 32)
+        weights[(long)row * tokens + j] = j <= row ? __expf(line[j] - best) * inverse : 0.0f;
+}
+
+__device__ __forceinline__ float gated(float value, float by) { return value / (1.0f + __expf(-by)); }
+
+__global__ void gate_kernel(float4* mixed, const float4* __restrict__ x, long total) {
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    float4 m = mixed[i];
+    const float4 g = x[i];
+    m.x = gated(m.x, g.x);
+    m.y = gated(m.y, g.y);
+    m.z = gated(m.z, g.z);
+    m.w = gated(m.w, g.w);
+    mixed[i] = m;
+}
+
+torch::Tensor causal_softmax(torch::Tensor scores) {
+    TORCH_CHECK(scores.is_contiguous() && scores.size(0) == scores.size(1), "a contiguous square matrix is expected");
+    const int tokens = scores.size(0);
+    auto weights = torch::empty_like(scores);
+    causal_softmax_kernel<<<(tokens + 3) / 4, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        scores.data_ptr<float>(), weights.data_ptr<float>(), tokens);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return weights;
+}
+
+torch::Tensor gate_(torch::Tensor mixed, torch::Tensor x) {
+    TORCH_CHECK(mixed.is_contiguous() && x.is_contiguous() && mixed.numel() == x.numel(), "shapes must agree");
+    TORCH_CHECK(x.numel() % 4 == 0, "a multiple of four elements is expected");
+    const long total = x.numel() / 4;
+    gate_kernel<<<(total + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<float4*>(mixed.data_ptr<float>()), reinterpret_cast<const float4*>(x.data_ptr<float>()),
+        total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return mixed;
+}
+"""
+ends_module = load_inline(
+    name="causal_token_mixing_ends",
+    cpp_sources="torch::Tensor causal_softmax(torch::Tensor scores); "
+    "torch::Tensor gate_(torch::Tensor mixed, torch::Tensor x);",
+    cuda_sources=ends_source,
+    functions=["causal_softmax", "gate_"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="causal_token_mixing",
     sizes="""
@@ -146,6 +286,36 @@ MODULE = Rewritten(
                 grid = (triton.cdiv(t, 128), triton.cdiv(c, 128), batch)
                 mix_kernel[grid](self.weights, x, out, t, c, BLOCK_T=128, BLOCK_S=64, BLOCK_C=128, num_warps=8)
                 return out
+            """,
+        ),
+        "cuda_block_per_token": Body(
+            before=_CUDA_PER_TOKEN,
+            forward="return token_module.causal_mix(x.contiguous(), self.mix.contiguous())",
+        ),
+        "cuda_softmax_and_gate": Body(
+            summary="""Causal softmax and gate as kernels around the library's product.
+
+    The softmax reads only the lower triangle and writes the zeros behind it; the gate works in place on the product.
+    """,
+            before=_CUDA_ENDS,
+            init=_INIT,
+            methods='''
+                def _supported(self, x):
+                    """Whether the kernels take this input."""
+                    return x.is_cuda and x.dtype == torch.float32 and x.numel() % 4 == 0
+
+                def _plain(self, x):
+                    t = x.shape[1]
+                    later = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
+                    weights = F.softmax(self.mix.masked_fill(later, float("-inf")), dim=-1)
+                    return torch.matmul(weights, x) * torch.sigmoid(x)
+            ''',
+            forward="""
+                if not self._supported(x):
+                    return self._plain(x)
+                x = x.contiguous()
+                mixed = torch.matmul(ends_module.causal_softmax(self.mix.contiguous()), x)
+                return ends_module.gate_(mixed.contiguous(), x)
             """,
         ),
     },

@@ -42,6 +42,121 @@ def mean_bias_gelu(y: Tensor, bias: Tensor) -> Tensor:
 """)
 '''
 
+_CUDA_NAIVE = '''
+from torch.utils.cpp_extension import load_inline
+
+naive_source = r"""
+#include <torch/extension.h>
+
+__global__ void conv3d_mean_gelu_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                        const float* __restrict__ conv_bias, const float* __restrict__ bias,
+                                        float* __restrict__ out, int batch, int channels, int width, int depth,
+                                        int height, int breadth) {
+    int out_d = depth - 2, out_h = height - 2, out_w = breadth - 2;
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= batch * width * out_h * out_w) return;
+    int col = idx % out_w;
+    int row = (idx / out_w) % out_h;
+    int o = (idx / (out_w * out_h)) % width;
+    int n = idx / (out_w * out_h * width);
+
+    float sum = 0.0f;
+    for (int d = 0; d < out_d; d++) {
+        for (int c = 0; c < channels; c++) {
+            const float* volume = x + ((long)n * channels + c) * depth * height * breadth;
+            const float* taps = weight + (o * channels + c) * 27;
+#pragma unroll
+            for (int kd = 0; kd < 3; kd++)
+#pragma unroll
+                for (int kh = 0; kh < 3; kh++)
+#pragma unroll
+                    for (int kw = 0; kw < 3; kw++)
+                        sum += volume[((d + kd) * height + row + kh) * breadth + col + kw] *
+                               taps[(kd * 3 + kh) * 3 + kw];
+        }
+    }
+    float y = sum / out_d + conv_bias[o] + bias[o];
+    out[idx] = 0.5f * y * (1.0f + erff(y * 0.70710678f));
+}
+
+torch::Tensor conv3d_mean_gelu(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, torch::Tensor bias) {
+    int batch = x.size(0), channels = x.size(1), depth = x.size(2), height = x.size(3), breadth = x.size(4);
+    int width = weight.size(0);
+    auto out = torch::empty({batch, width, height - 2, breadth - 2}, x.options());
+    int total = out.numel();
+    const int threads = 256;
+    conv3d_mean_gelu_kernel<<<(total + threads - 1) / threads, threads>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), conv_bias.data_ptr<float>(), bias.data_ptr<float>(),
+        out.data_ptr<float>(), batch, channels, width, depth, height, breadth);
+    return out;
+}
+"""
+naive_module = load_inline(
+    name="conv3d_depth_mean_gelu_naive",
+    cpp_sources="torch::Tensor conv3d_mean_gelu(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, "
+    "torch::Tensor bias);",
+    cuda_sources=naive_source,
+    functions=["conv3d_mean_gelu"],
+    verbose=False,
+)
+'''
+
+_CUDA_MEAN = '''
+from torch.utils.cpp_extension import load_inline
+
+mean_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// y: (planes, depth, area). A thread has four neighbouring pixels and walks through the depth.
+__global__ void depth_mean_gelu_kernel(const float4* __restrict__ y, const float* __restrict__ bias,
+                                       float4* __restrict__ out, int width, int depth, int quads, float inverse) {
+    const int plane = blockIdx.y;
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= quads) return;
+    const float4* column = y + (long)plane * depth * quads + i;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int d = 0; d < depth; ++d) {
+        const float4 v = column[(long)d * quads];
+        sum.x += v.x;
+        sum.y += v.y;
+        sum.z += v.z;
+        sum.w += v.w;
+    }
+    const float b = bias[plane % width];
+    float r[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const float v = fmaf(r[k], inverse, b);
+        r[k] = 0.5f * v * (1.0f + erff(v * 0.7071067811865475f));
+    }
+    out[(long)plane * quads + i] = make_float4(r[0], r[1], r[2], r[3]);
+}
+
+torch::Tensor depth_mean_gelu(torch::Tensor y, torch::Tensor bias) {
+    TORCH_CHECK(y.is_cuda() && y.dim() == 5 && y.is_contiguous(), "a contiguous CUDA tensor (N, C, D, H, W) expected");
+    TORCH_CHECK(y.scalar_type() == torch::kFloat32, "float32 expected");
+    const int planes = y.size(0) * y.size(1), depth = y.size(2), area = y.size(3) * y.size(4);
+    TORCH_CHECK(area % 4 == 0 && planes <= 65535, "unsupported shape");
+    auto out = torch::empty({y.size(0), y.size(1), y.size(3), y.size(4)}, y.options());
+    dim3 grid((area / 4 + 127) / 128, planes);
+    depth_mean_gelu_kernel<<<grid, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(y.data_ptr<float>()), bias.data_ptr<float>(),
+        reinterpret_cast<float4*>(out.data_ptr<float>()), (int)y.size(1), depth, area / 4, 1.0f / depth);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+mean_module = load_inline(
+    name="conv3d_depth_mean_gelu_mean",
+    cpp_sources="torch::Tensor depth_mean_gelu(torch::Tensor y, torch::Tensor bias);",
+    cuda_sources=mean_source,
+    functions=["depth_mean_gelu"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="conv3d_depth_mean_gelu",
     sizes="""
@@ -145,6 +260,28 @@ MODULE = Rewritten(
                 )
                 return out
             """,
+        ),
+        "cuda_direct_convolution": Body(
+            before=_CUDA_NAIVE,
+            forward="""
+                return naive_module.conv3d_mean_gelu(
+                    x.contiguous(), self.conv.weight.contiguous(), self.conv.bias, self.bias.contiguous()
+                )
+            """,
+        ),
+        "cuda_depth_mean": Body(
+            summary="The convolution from the library, everything after it in one kernel.",
+            before=_CUDA_MEAN,
+            init=_INIT,
+            methods='''
+                def _tail(self, y):
+                    """Mean over depth, bias and GELU, by the kernel if it takes y."""
+                    area = y.shape[-2] * y.shape[-1]
+                    if y.is_cuda and y.dtype == torch.float32 and area % 4 == 0:
+                        return mean_module.depth_mean_gelu(y.contiguous(), self.bias.contiguous())
+                    return F.gelu(y.mean(dim=2) + self.bias)
+            ''',
+            forward="return self._tail(self.conv(x))",
         ),
     },
     carries_on="window_means_then_conv2d",

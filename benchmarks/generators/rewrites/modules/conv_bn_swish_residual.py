@@ -99,6 +99,136 @@ _AFFINE = (
 """
 )
 
+_CUDA_BLOCK = '''
+from torch.utils.cpp_extension import load_inline
+
+block_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define TILE 16
+#define IN_CHUNK 8
+#define OUT_BLOCK 16
+
+// 16 x 16 pixels and 16 output channels per block; a thread keeps the 16 sums of its pixel in registers.
+__global__ void conv3x3_bn_swish_add(const float* __restrict__ x, const float* __restrict__ weight,
+                                     const float* __restrict__ scale, const float* __restrict__ shift,
+                                     float* __restrict__ out, int channels, int height, int width) {
+    __shared__ float tile[IN_CHUNK][TILE + 2][TILE + 2];
+    __shared__ float taps[OUT_BLOCK][IN_CHUNK * 9];
+    const int slices = channels / OUT_BLOCK;
+    const int sample = blockIdx.z / slices;
+    const int first = (blockIdx.z % slices) * OUT_BLOCK;
+    const int col = blockIdx.x * TILE + threadIdx.x;
+    const int row = blockIdx.y * TILE + threadIdx.y;
+    const int tid = threadIdx.y * TILE + threadIdx.x;
+    const int side = TILE + 2;
+    const float* image = x + (long)sample * channels * height * width;
+    float acc[OUT_BLOCK];
+#pragma unroll
+    for (int o = 0; o < OUT_BLOCK; ++o) acc[o] = 0.0f;
+
+    for (int c0 = 0; c0 < channels; c0 += IN_CHUNK) {
+        for (int i = tid; i < IN_CHUNK * side * side; i += TILE * TILE) {
+            const int c = i / (side * side);
+            const int r = (i / side) % side;
+            const int q = i % side;
+            const int gy = blockIdx.y * TILE + r - 1;
+            const int gx = blockIdx.x * TILE + q - 1;
+            const bool inside = gy >= 0 && gy < height && gx >= 0 && gx < width;
+            tile[c][r][q] = inside ? image[((long)(c0 + c) * height + gy) * width + gx] : 0.0f;
+        }
+        for (int i = tid; i < OUT_BLOCK * IN_CHUNK * 9; i += TILE * TILE) {
+            const int o = i / (IN_CHUNK * 9);
+            const int k = i % (IN_CHUNK * 9);
+            taps[o][k] = weight[((long)(first + o) * channels + c0) * 9 + k];
+        }
+        __syncthreads();
+        for (int c = 0; c < IN_CHUNK; ++c) {
+            float v[9];
+#pragma unroll
+            for (int k = 0; k < 9; ++k) v[k] = tile[c][threadIdx.y + k / 3][threadIdx.x + k % 3];
+#pragma unroll
+            for (int o = 0; o < OUT_BLOCK; ++o)
+#pragma unroll
+                for (int k = 0; k < 9; ++k) acc[o] = fmaf(v[k], taps[o][c * 9 + k], acc[o]);
+        }
+        __syncthreads();
+    }
+    if (row >= height || col >= width) return;
+#pragma unroll
+    for (int o = 0; o < OUT_BLOCK; ++o) {
+        const long at = ((long)(sample * channels + first + o) * height + row) * width + col;
+        const float y = fmaf(acc[o], scale[first + o], shift[first + o]);
+        out[at] = y / (1.0f + expf(-y)) + x[at];
+    }
+}
+
+torch::Tensor block_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor scale, torch::Tensor shift) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous() && weight.is_contiguous(), "contiguous CUDA tensors expected");
+    const int n = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3);
+    TORCH_CHECK(channels % OUT_BLOCK == 0, "channels must be a multiple of 16");
+    auto out = torch::empty_like(x);
+    dim3 block(TILE, TILE);
+    dim3 grid((width + TILE - 1) / TILE, (height + TILE - 1) / TILE, n * (channels / OUT_BLOCK));
+    conv3x3_bn_swish_add<<<grid, block, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), scale.data_ptr<float>(), shift.data_ptr<float>(),
+        out.data_ptr<float>(), channels, height, width);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+block_module = load_inline(
+    name="conv_bn_swish_residual_block",
+    cpp_sources="torch::Tensor block_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor scale, "
+    "torch::Tensor shift);",
+    cuda_sources=block_source,
+    functions=["block_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_NORM_TAIL = '''
+from torch.utils.cpp_extension import load_inline
+
+tail_source = r"""
+#include <torch/extension.h>
+
+__global__ void bn_swish_add_kernel(const float* y, const float* x, const float* mean, const float* var,
+                                    const float* gamma, const float* beta, float* out, float eps, int channels,
+                                    int area, int total) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) {
+        int c = (i / area) % channels;
+        float normed = (y[i] - mean[c]) / sqrtf(var[c] + eps) * gamma[c] + beta[c];
+        float sigmoid = 1.0f / (1.0f + expf(-normed));
+        out[i] = normed * sigmoid + x[i];
+    }
+}
+
+torch::Tensor bn_swish_add(torch::Tensor y, torch::Tensor x, torch::Tensor mean, torch::Tensor var,
+                           torch::Tensor gamma, torch::Tensor beta, double eps) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.sizes() == x.sizes(), "y and x must have the same shape");
+    auto out = torch::empty_like(y);
+    int total = y.numel();
+    int threads = 64;
+    bn_swish_add_kernel<<<(total + threads - 1) / threads, threads>>>(
+        y.data_ptr<float>(), x.data_ptr<float>(), mean.data_ptr<float>(), var.data_ptr<float>(),
+        gamma.data_ptr<float>(), beta.data_ptr<float>(), out.data_ptr<float>(), (float)eps, (int)y.size(1),
+        (int)(y.size(2) * y.size(3)), total);
+    return out;
+}
+"""
+norm_module = load_inline(
+    name="conv_bn_swish_residual_norm_tail",
+    cpp_sources="torch::Tensor bn_swish_add(torch::Tensor y, torch::Tensor x, torch::Tensor mean, torch::Tensor var, "
+    "torch::Tensor gamma, torch::Tensor beta, double eps);",
+    cuda_sources=tail_source,
+    functions=["bn_swish_add"],
+)
+'''
+
 MODULE = Rewritten(
     name="conv_bn_swish_residual",
     sizes="""
@@ -221,6 +351,36 @@ MODULE = Rewritten(
                 x = x.contiguous()
                 y = F.conv2d(x, self.weight, None, padding=1)
                 return swish_module.swish_add_(y.contiguous(), x, self.bias)
+            """,
+        ),
+        "cuda_tiled_block": Body(
+            before=_CUDA_BLOCK,
+            init=_AFFINE,
+            forward="""
+                return block_module.block_forward(
+                    x.contiguous(), self.conv.weight.contiguous(), self.bn_scale, self.bn_shift
+                )
+            """,
+        ),
+        "cuda_norm_and_tail": Body(
+            summary="""The convolution from cuDNN; batch norm, swish and the residual in a kernel.
+
+    In training mode, on the CPU and for other types the module runs as plain PyTorch.
+    """,
+            before=_CUDA_NORM_TAIL,
+            init=_INIT,
+            methods='''
+                def _plain(self, x):
+                    """The block by library calls."""
+                    return x + F.silu(self.bn(self.conv(x)))
+            ''',
+            forward="""
+                if self.training or not x.is_cuda or x.dtype != torch.float32:
+                    return self._plain(x)
+                x = x.contiguous()
+                y = self.conv(x).contiguous()
+                bn = self.bn
+                return norm_module.bn_swish_add(y, x, bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.eps)
             """,
         ),
     },

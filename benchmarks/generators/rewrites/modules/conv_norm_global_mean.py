@@ -89,6 +89,128 @@ _FOLDED = (
 """
 )
 
+_CUDA_PLANES = '''
+from torch.utils.cpp_extension import load_inline
+
+planes_source = r"""
+#include <torch/extension.h>
+
+// One block per sample and output channel: the threads walk over all pixels, convolve, and add up.
+__global__ void conv_mean_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                 const float* __restrict__ bias, float* __restrict__ out, int channels, int width,
+                                 int height, int breadth, float slope) {
+    extern __shared__ float taps[];
+    __shared__ float partial[256];
+    int n = blockIdx.x / width;
+    int o = blockIdx.x % width;
+    for (int i = threadIdx.x; i < channels * 9; i += blockDim.x) taps[i] = weight[o * channels * 9 + i];
+    __syncthreads();
+
+    float total = 0.0f;
+    for (int p = threadIdx.x; p < height * breadth; p += blockDim.x) {
+        int row = p / breadth;
+        int col = p % breadth;
+        float sum = 0.0f;
+        for (int c = 0; c < channels; c++) {
+            const float* plane = x + ((long)n * channels + c) * height * breadth;
+            for (int k = 0; k < 9; k++) {
+                int r = row + k / 3 - 1;
+                int q = col + k % 3 - 1;
+                if (r >= 0 && r < height && q >= 0 && q < breadth) sum += plane[r * breadth + q] * taps[c * 9 + k];
+            }
+        }
+        total += sum;
+    }
+    partial[threadIdx.x] = total;
+    __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) partial[threadIdx.x] += partial[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        float y = partial[0] / (height * breadth) + bias[o];
+        out[n * width + o] = y > 0.0f ? y : slope * y;
+    }
+}
+
+torch::Tensor conv_mean(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double slope) {
+    int n = x.size(0), channels = x.size(1), height = x.size(2), breadth = x.size(3), width = weight.size(0);
+    auto out = torch::empty({n, width}, x.options());
+    conv_mean_kernel<<<n * width, 256, channels * 9 * sizeof(float)>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(), channels, width,
+        height, breadth, (float)slope);
+    return out;
+}
+"""
+planes_module = load_inline(
+    name="conv_norm_global_mean_planes",
+    cpp_sources="torch::Tensor conv_mean(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double slope);",
+    cuda_sources=planes_source,
+    functions=["conv_mean"],
+)
+'''
+
+_CUDA_POOL = '''
+from torch.utils.cpp_extension import load_inline
+
+pool_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
+    return v;
+}
+
+// Mean of a plane, then the affine map that stands for norm and scale, then leaky ReLU.
+template <int THREADS>
+__global__ void plane_mean_affine_leaky(const float* __restrict__ y, const float* __restrict__ factor,
+                                        const float* __restrict__ offset, float* __restrict__ out, int channels,
+                                        int quads, float slope) {
+    __shared__ float warps[THREADS / 32];
+    const int plane = blockIdx.x;
+    const float4* line = reinterpret_cast<const float4*>(y) + (long)plane * quads;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < quads; i += THREADS) {
+        const float4 v = line[i];
+        sum += (v.x + v.y) + (v.z + v.w);
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        sum = warp_sum(threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : 0.0f);
+        if (threadIdx.x == 0) {
+            const int c = plane % channels;
+            const float v = fmaf(sum / (4.0f * quads), factor[c], offset[c]);
+            out[plane] = v > 0.0f ? v : slope * v;
+        }
+    }
+}
+
+torch::Tensor mean_affine_leaky(torch::Tensor y, torch::Tensor factor, torch::Tensor offset, double slope) {
+    TORCH_CHECK(y.is_cuda() && y.is_contiguous(), "y must be a contiguous CUDA tensor");
+    const int n = y.size(0), channels = y.size(1), area = y.size(2) * y.size(3);
+    TORCH_CHECK(area % 4 == 0, "planes must be a multiple of four pixels");
+    auto out = torch::empty({n, channels}, y.options());
+    plane_mean_affine_leaky<256><<<n * channels, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        y.data_ptr<float>(), factor.data_ptr<float>(), offset.data_ptr<float>(), out.data_ptr<float>(), channels,
+        area / 4, (float)slope);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+pool_module = load_inline(
+    name="conv_norm_global_mean_pool",
+    cpp_sources="torch::Tensor mean_affine_leaky(torch::Tensor y, torch::Tensor factor, torch::Tensor offset, "
+    "double slope);",
+    cuda_sources=pool_source,
+    functions=["mean_affine_leaky"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="conv_norm_global_mean",
     sizes="""
@@ -224,6 +346,24 @@ MODULE = Rewritten(
                 y = torch.addmm(self.bias, sums, self.flat, alpha=1.0 / (h * w))
                 return F.leaky_relu(y, 0.01, inplace=True)
             """,
+        ),
+        "cuda_block_per_plane": Body(
+            before=_CUDA_PLANES,
+            init=_FOLDED,
+            forward="return planes_module.conv_mean(x.contiguous(), self.weight.contiguous(), self.bias, 0.01)",
+        ),
+        "cuda_mean_affine": Body(
+            summary="The convolution without bias from the library; mean, norm, scale and leaky ReLU in one kernel.",
+            before=_CUDA_POOL,
+            init=_FOLDED,
+            methods='''
+                def _head(self, y):
+                    """Everything after the convolution."""
+                    if y.is_cuda and y.dtype == torch.float32 and y.shape[2] * y.shape[3] % 4 == 0:
+                        return pool_module.mean_affine_leaky(y.contiguous(), self.factor, self.bias, 0.01)
+                    return F.leaky_relu(y.mean(dim=(2, 3)) * self.factor + self.bias, 0.01)
+            ''',
+            forward="return self._head(F.conv2d(x, self.conv.weight, None, padding=1))",
         ),
     },
     images=True,

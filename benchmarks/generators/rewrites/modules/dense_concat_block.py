@@ -115,6 +115,130 @@ _AFFINE = """
             self.register_buffer(f"shift{i}", (bn.bias - bn.running_mean * scale)[:, None, None].clone())
 """
 
+_CUDA_TILED = '''
+from torch.utils.cpp_extension import load_inline
+
+tiled_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define TILE 16
+#define CHUNK 8
+#define GROWTH 16
+
+// Norm and ReLU are applied while a chunk of channels goes into shared memory, zeros around the image after them.
+// Every thread has one pixel and all 16 new channels.
+__global__ void dense_layer(const float* features, const float* __restrict__ scale, const float* __restrict__ shift,
+                            const float* __restrict__ weight, const float* __restrict__ bias, float* grown, int seen,
+                            int all, int height, int width) {
+    __shared__ float tile[CHUNK][TILE + 2][TILE + 2];
+    __shared__ float taps[CHUNK][9][GROWTH];
+    const int side = TILE + 2;
+    const int x = blockIdx.x * TILE + threadIdx.x;
+    const int y = blockIdx.y * TILE + threadIdx.y;
+    const int tid = threadIdx.y * TILE + threadIdx.x;
+    const long pixels = (long)height * width;
+    const float* base = features + blockIdx.z * all * pixels;
+    float acc[GROWTH];
+#pragma unroll
+    for (int o = 0; o < GROWTH; ++o) acc[o] = bias[o];
+    for (int c0 = 0; c0 < seen; c0 += CHUNK) {
+        const int count = min(CHUNK, seen - c0);
+        for (int i = tid; i < count * side * side; i += TILE * TILE) {
+            const int c = i / (side * side), r = (i / side) % side, q = i % side;
+            const int gy = blockIdx.y * TILE + r - 1, gx = blockIdx.x * TILE + q - 1;
+            float v = 0.0f;
+            if (gy >= 0 && gy < height && gx >= 0 && gx < width)
+                v = fmaxf(fmaf(base[(c0 + c) * pixels + gy * width + gx], scale[c0 + c], shift[c0 + c]), 0.0f);
+            tile[c][r][q] = v;
+        }
+        for (int i = tid; i < count * 9 * GROWTH; i += TILE * TILE) {
+            const int o = i % GROWTH, k = (i / GROWTH) % 9, c = i / (9 * GROWTH);
+            taps[c][k][o] = weight[(o * seen + c0 + c) * 9 + k];
+        }
+        __syncthreads();
+        for (int c = 0; c < count; ++c) {
+#pragma unroll
+            for (int k = 0; k < 9; ++k) {
+                const float v = tile[c][threadIdx.y + k / 3][threadIdx.x + k % 3];
+#pragma unroll
+                for (int o = 0; o < GROWTH; ++o) acc[o] = fmaf(v, taps[c][k][o], acc[o]);
+            }
+        }
+        __syncthreads();
+    }
+    if (x < width && y < height) {
+#pragma unroll
+        for (int o = 0; o < GROWTH; ++o)
+            grown[(blockIdx.z * all + seen + o) * pixels + (long)y * width + x] = acc[o];
+    }
+}
+
+void dense_layer_forward(torch::Tensor features, torch::Tensor scale, torch::Tensor shift, torch::Tensor weight,
+                         torch::Tensor bias) {
+    const int n = features.size(0), all = features.size(1), height = features.size(2), width = features.size(3);
+    TORCH_CHECK(weight.size(0) == GROWTH, "the kernel grows by 16 channels");
+    dim3 grid((width + TILE - 1) / TILE, (height + TILE - 1) / TILE, n);
+    dense_layer<<<grid, dim3(TILE, TILE), 0, at::cuda::getCurrentCUDAStream()>>>(
+        features.data_ptr<float>(), scale.data_ptr<float>(), shift.data_ptr<float>(), weight.data_ptr<float>(),
+        bias.data_ptr<float>(), features.data_ptr<float>(), (int)weight.size(1), all, height, width);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+"""
+tiled_module = load_inline(
+    name="dense_concat_block_tiled",
+    cpp_sources="void dense_layer_forward(torch::Tensor features, torch::Tensor scale, torch::Tensor shift, "
+    "torch::Tensor weight, torch::Tensor bias);",
+    cuda_sources=tiled_source,
+    functions=["dense_layer_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_NORM_RELU = '''
+from torch.utils.cpp_extension import load_inline
+
+norm_source = r"""
+#include <torch/extension.h>
+
+__global__ void batch_norm_kernel(const float* x, const float* mean, const float* var, const float* gamma,
+                                  const float* beta, float* out, int channels, int area, float eps, long total) {
+    long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) {
+        int c = (i / area) % channels;
+        out[i] = (x[i] - mean[c]) * rsqrtf(var[c] + eps) * gamma[c] + beta[c];
+    }
+}
+
+__global__ void relu_kernel(float* x, long total) {
+    long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total && x[i] < 0.0f) x[i] = 0.0f;
+}
+
+torch::Tensor norm_relu(torch::Tensor x, torch::Tensor mean, torch::Tensor var, torch::Tensor gamma,
+                        torch::Tensor beta, double eps) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+    TORCH_CHECK(x.size(1) == mean.size(0), "wrong number of channels");
+    auto out = torch::empty_like(x);
+    long total = x.numel();
+    int threads = 128;
+    int blocks = (total + threads - 1) / threads;
+    batch_norm_kernel<<<blocks, threads>>>(x.data_ptr<float>(), mean.data_ptr<float>(), var.data_ptr<float>(),
+                                           gamma.data_ptr<float>(), beta.data_ptr<float>(), out.data_ptr<float>(),
+                                           (int)x.size(1), (int)(x.size(2) * x.size(3)), (float)eps, total);
+    relu_kernel<<<blocks, threads>>>(out.data_ptr<float>(), total);
+    return out;
+}
+"""
+norm_module = load_inline(
+    name="dense_concat_block_norm_relu",
+    cpp_sources="torch::Tensor norm_relu(torch::Tensor x, torch::Tensor mean, torch::Tensor var, torch::Tensor gamma, "
+    "torch::Tensor beta, double eps);",
+    cuda_sources=norm_source,
+    functions=["norm_relu"],
+)
+'''
+
 MODULE = Rewritten(
     name="dense_concat_block",
     sizes="""
@@ -293,6 +417,40 @@ MODULE = Rewritten(
                         features, getattr(self, f"scale{i}"), getattr(self, f"shift{i}"), conv.weight, conv.bias
                     )
                 return features
+            """,
+        ),
+        "cuda_tiled_layers": Body(
+            summary="All layers by one kernel each, which writes into the buffer of all features.",
+            before=_CUDA_TILED,
+            init=_INIT + _AFFINE,
+            forward="""
+                B, C, H, W = x.shape
+                total = C + sum(conv.out_channels for conv in self.convs)
+                features = torch.empty(B, total, H, W, device=x.device, dtype=x.dtype)
+                features[:, :C].copy_(x)
+                for i, conv in enumerate(self.convs):
+                    scale, shift = getattr(self, f"scale{i}"), getattr(self, f"shift{i}")
+                    tiled_module.dense_layer_forward(features, scale, shift, conv.weight.contiguous(), conv.bias)
+                return features
+            """,
+        ),
+        "cuda_norm_relu": Body(
+            summary="Norm and ReLU by kernels, convolutions and concatenations by the library.",
+            before=_CUDA_NORM_RELU,
+            init=_INIT,
+            methods='''
+                def _norm_relu(self, x, norm):
+                    """ReLU of the norm with its running statistics; by library calls where the kernels do not fit."""
+                    if not x.is_cuda or x.dtype != torch.float32 or norm.training:
+                        return F.relu(norm(x))
+                    return norm_module.norm_relu(
+                        x.contiguous(), norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.eps
+                    )
+            ''',
+            forward="""
+                for norm, conv in zip(self.norms, self.convs):
+                    x = torch.cat([x, conv(self._norm_relu(x, norm))], dim=1)
+                return x
             """,
         ),
     },

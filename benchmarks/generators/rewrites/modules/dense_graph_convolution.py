@@ -114,6 +114,147 @@ _INIT = """
     self.second = nn.Linear(hidden, classes)
 """
 
+_CUDA_ALL = '''
+from torch.utils.cpp_extension import load_inline
+
+graph_source = r"""
+#include <torch/extension.h>
+
+__global__ void inv_sqrt_degree_kernel(const float* __restrict__ adjacency, float* __restrict__ root, int nodes) {
+    __shared__ float buffer[128];
+    int row = blockIdx.x;
+    float sum = 0.0f;
+    for (int j = threadIdx.x; j < nodes; j += blockDim.x) sum += adjacency[row * nodes + j];
+    buffer[threadIdx.x] = sum;
+    __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) buffer[threadIdx.x] += buffer[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) root[row] = 1.0f / sqrtf(buffer[0] + 1.0f);
+}
+
+__global__ void linear_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                              const float* __restrict__ bias, float* __restrict__ out, int rows, int in_features,
+                              int out_features) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= rows * out_features) return;
+    int row = idx / out_features;
+    int o = idx % out_features;
+    float sum = bias[o];
+    for (int k = 0; k < in_features; k++) sum += x[row * in_features + k] * weight[o * in_features + k];
+    out[idx] = sum;
+}
+
+__global__ void aggregate_kernel(const float* __restrict__ adjacency, const float* __restrict__ root,
+                                 const float* __restrict__ h, float* __restrict__ out, int nodes, int width,
+                                 bool relu) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= nodes * width) return;
+    int row = idx / width;
+    int f = idx % width;
+    float sum = root[row] * h[idx];
+    for (int j = 0; j < nodes; j++) sum += adjacency[row * nodes + j] * root[j] * h[j * width + f];
+    sum *= root[row];
+    out[idx] = relu ? fmaxf(sum, 0.0f) : sum;
+}
+
+__global__ void log_softmax_kernel(float* x, int rows, int classes) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    float* line = x + row * classes;
+    float best = line[0];
+    for (int c = 1; c < classes; c++) best = fmaxf(best, line[c]);
+    float sum = 0.0f;
+    for (int c = 0; c < classes; c++) sum += expf(line[c] - best);
+    float shift = best + logf(sum);
+    for (int c = 0; c < classes; c++) line[c] -= shift;
+}
+
+torch::Tensor gcn_forward(torch::Tensor x, torch::Tensor adjacency, torch::Tensor w1, torch::Tensor b1,
+                          torch::Tensor w2, torch::Tensor b2) {
+    int nodes = x.size(0), features = x.size(1), hidden = w1.size(0), classes = w2.size(0);
+    auto options = x.options();
+    auto root = torch::empty({nodes}, options);
+    auto h1 = torch::empty({nodes, hidden}, options);
+    auto g1 = torch::empty({nodes, hidden}, options);
+    auto h2 = torch::empty({nodes, classes}, options);
+    auto out = torch::empty({nodes, classes}, options);
+    const float* a = adjacency.data_ptr<float>();
+    inv_sqrt_degree_kernel<<<nodes, 128>>>(a, root.data_ptr<float>(), nodes);
+    int blocks = (nodes * hidden + 255) / 256;
+    linear_kernel<<<blocks, 256>>>(x.data_ptr<float>(), w1.data_ptr<float>(), b1.data_ptr<float>(),
+                                   h1.data_ptr<float>(), nodes, features, hidden);
+    aggregate_kernel<<<blocks, 256>>>(a, root.data_ptr<float>(), h1.data_ptr<float>(), g1.data_ptr<float>(), nodes,
+                                      hidden, true);
+    blocks = (nodes * classes + 255) / 256;
+    linear_kernel<<<blocks, 256>>>(g1.data_ptr<float>(), w2.data_ptr<float>(), b2.data_ptr<float>(),
+                                   h2.data_ptr<float>(), nodes, hidden, classes);
+    aggregate_kernel<<<blocks, 256>>>(a, root.data_ptr<float>(), h2.data_ptr<float>(), out.data_ptr<float>(), nodes,
+                                      classes, false);
+    log_softmax_kernel<<<(nodes + 255) / 256, 256>>>(out.data_ptr<float>(), nodes, classes);
+    return out;
+}
+"""
+gcn_module = load_inline(
+    name="dense_graph_convolution_all",
+    cpp_sources="torch::Tensor gcn_forward(torch::Tensor x, torch::Tensor adjacency, torch::Tensor w1, "
+    "torch::Tensor b1, torch::Tensor w2, torch::Tensor b2);",
+    cuda_sources=graph_source,
+    functions=["gcn_forward"],
+)
+'''
+
+_CUDA_NORMALIZED = '''
+from torch.utils.cpp_extension import load_inline
+
+normalize_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__global__ void degree_kernel(const float* __restrict__ adjacency, float* degree, int nodes) {
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (long)nodes * nodes) return;
+    const float edge = adjacency[i];
+    if (edge != 0.0f) atomicAdd(&degree[i / nodes], edge);
+}
+
+__global__ void normalize_kernel(const float* __restrict__ adjacency, const float* __restrict__ degree,
+                                 float* __restrict__ out, int nodes) {
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (long)nodes * nodes) return;
+    const int row = i / nodes;
+    const int col = i % nodes;
+    const float value = adjacency[i] + (row == col ? 1.0f : 0.0f);
+    out[i] = value * rsqrtf(degree[row]) * rsqrtf(degree[col]);
+}
+
+torch::Tensor normalize_adjacency(torch::Tensor adjacency) {
+    TORCH_CHECK(adjacency.is_cuda(), "adjacency must be on the GPU");
+    TORCH_CHECK(adjacency.is_contiguous(), "adjacency must be contiguous");
+    TORCH_CHECK(adjacency.dim() == 2 && adjacency.size(0) == adjacency.size(1), "adjacency must be square");
+    const int nodes = adjacency.size(0);
+    auto degree = torch::ones({nodes}, adjacency.options());  // the self-loops
+    auto out = torch::empty_like(adjacency);
+    const int threads = 256;
+    const int blocks = (adjacency.numel() + threads - 1) / threads;
+    auto stream = at::cuda::getCurrentCUDAStream();
+    degree_kernel<<<blocks, threads, 0, stream>>>(adjacency.data_ptr<float>(), degree.data_ptr<float>(), nodes);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    normalize_kernel<<<blocks, threads, 0, stream>>>(adjacency.data_ptr<float>(), degree.data_ptr<float>(),
+                                                     out.data_ptr<float>(), nodes);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+normalize_module = load_inline(
+    name="dense_graph_convolution_normalize",
+    cpp_sources="torch::Tensor normalize_adjacency(torch::Tensor adjacency);",
+    cuda_sources=normalize_source,
+    functions=["normalize_adjacency"],
+)
+'''
+
 MODULE = Rewritten(
     name="dense_graph_convolution",
     sizes="""
@@ -246,6 +387,34 @@ MODULE = Rewritten(
                 root = graph_module.inverse_roots(adjacency)
                 h = graph_module.propagate(adjacency, root, self.first(x), True)
                 return F.log_softmax(graph_module.propagate(adjacency, root, self.second(h), False), dim=1)
+            """,
+        ),
+        "cuda_all_steps": Body(
+            before=_CUDA_ALL,
+            forward="""
+                first, second = self.first, self.second
+                return gcn_module.gcn_forward(
+                    x.contiguous(), adjacency.contiguous(), first.weight, first.bias, second.weight, second.bias
+                )
+            """,
+        ),
+        "cuda_normalization": Body(
+            summary="The normalised adjacency matrix from kernels, all products from the library.",
+            before=_CUDA_NORMALIZED,
+            init=_INIT,
+            methods='''
+                def _normalize(self, adjacency):
+                    """D^-1/2 (A + I) D^-1/2."""
+                    if adjacency.is_cuda and adjacency.dtype == torch.float32:
+                        return normalize_module.normalize_adjacency(adjacency.contiguous())
+                    a = adjacency + torch.eye(adjacency.shape[0], device=adjacency.device, dtype=adjacency.dtype)
+                    root = a.sum(dim=1).rsqrt()
+                    return root[:, None] * a * root
+            ''',
+            forward="""
+                a = self._normalize(adjacency)
+                h = torch.relu(torch.mm(a, self.first(x)))
+                return F.log_softmax(torch.mm(a, self.second(h)), dim=1)
             """,
         ),
     },

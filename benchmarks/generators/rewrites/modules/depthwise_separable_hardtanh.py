@@ -114,6 +114,119 @@ _FOLDED = (
 """
 )
 
+_CUDA_FUSED = '''
+from torch.utils.cpp_extension import load_inline
+
+fused_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// Both convolutions in one kernel. A thread has one pixel: its depthwise results stay in registers, and the pointwise
+// weights are broadcast from shared memory.
+template <int CHANNELS>
+__global__ void separable_kernel(const float* __restrict__ x, const float* __restrict__ w1,
+                                 const float* __restrict__ b1, const float* __restrict__ w2,
+                                 const float* __restrict__ b2, float* __restrict__ out, int width, int rows,
+                                 int cols) {
+    __shared__ float taps[CHANNELS * 9];
+    __shared__ float mix[128 * CHANNELS];
+    for (int i = threadIdx.x; i < CHANNELS * 9; i += blockDim.x) taps[i] = w1[i];
+    for (int i = threadIdx.x; i < width * CHANNELS; i += blockDim.x) mix[i] = w2[i];
+    __syncthreads();
+    const int area = rows * cols;
+    const int p = blockIdx.x * blockDim.x + threadIdx.x;
+    if (p >= area) return;
+    const int row = p / cols;
+    const int col = p % cols;
+    const float* image = x + (long)blockIdx.y * CHANNELS * area;
+    float mid[CHANNELS];
+#pragma unroll
+    for (int c = 0; c < CHANNELS; ++c) {
+        float sum = b1[c];
+#pragma unroll
+        for (int k = 0; k < 9; ++k) {
+            const int r = row + k / 3 - 1;
+            const int q = col + k % 3 - 1;
+            const bool inside = r >= 0 && r < rows && q >= 0 && q < cols;
+            if (inside) sum = fmaf(image[c * area + r * cols + q], taps[c * 9 + k], sum);
+        }
+        mid[c] = fminf(fmaxf(sum, 0.0f), 6.0f);
+    }
+    float* result = out + (long)blockIdx.y * width * area + p;
+    for (int o = 0; o < width; ++o) {
+        float sum = b2[o];
+#pragma unroll
+        for (int c = 0; c < CHANNELS; ++c) sum = fmaf(mid[c], mix[o * CHANNELS + c], sum);
+        result[(long)o * area] = fminf(fmaxf(sum, -2.0f), 2.0f);
+    }
+}
+
+torch::Tensor separable_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2,
+                                torch::Tensor b2) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+    TORCH_CHECK(x.size(1) == 32, "32 input channels expected");
+    const int n = x.size(0), rows = x.size(2), cols = x.size(3), width = w2.size(0);
+    TORCH_CHECK(width <= 128, "too many output channels");
+    auto out = torch::empty({n, width, rows, cols}, x.options());
+    dim3 grid((rows * cols + 127) / 128, n);
+    separable_kernel<32><<<grid, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), w1.data_ptr<float>(), b1.data_ptr<float>(), w2.data_ptr<float>(), b2.data_ptr<float>(),
+        out.data_ptr<float>(), width, rows, cols);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+separable_module = load_inline(
+    name="depthwise_separable_hardtanh_fused",
+    cpp_sources="torch::Tensor separable_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, "
+    "torch::Tensor w2, torch::Tensor b2);",
+    cuda_sources=fused_source,
+    functions=["separable_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_NORMS = '''
+from torch.utils.cpp_extension import load_inline
+
+norms_source = r"""
+#include <torch/extension.h>
+
+__global__ void norm_hardtanh_kernel(float* x, const float* __restrict__ mean, const float* __restrict__ var,
+                                     const float* __restrict__ weight, const float* __restrict__ bias, float eps,
+                                     float low, float high, int channels, int area) {
+    // grid: (pieces of a plane, planes)
+    int p = blockIdx.x * blockDim.x + threadIdx.x;
+    if (p >= area) return;
+    int c = blockIdx.y % channels;
+    long i = (long)blockIdx.y * area + p;
+    float y = (x[i] - mean[c]) / sqrtf(var[c] + eps) * weight[c] + bias[c];
+    x[i] = fminf(fmaxf(y, low), high);
+}
+
+torch::Tensor norm_hardtanh_(torch::Tensor x, torch::Tensor mean, torch::Tensor var, torch::Tensor weight,
+                             torch::Tensor bias, double eps, double low, double high) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+    TORCH_CHECK(x.scalar_type() == torch::kFloat32, "x must be float32");
+    int planes = x.size(0) * x.size(1), area = x.size(2) * x.size(3);
+    TORCH_CHECK(planes <= 65535, "too many planes");
+    dim3 grid((area + 255) / 256, planes);
+    norm_hardtanh_kernel<<<grid, 256>>>(x.data_ptr<float>(), mean.data_ptr<float>(), var.data_ptr<float>(),
+                                        weight.data_ptr<float>(), bias.data_ptr<float>(), (float)eps, (float)low,
+                                        (float)high, (int)x.size(1), area);
+    return x;
+}
+"""
+norms_module = load_inline(
+    name="depthwise_separable_hardtanh_norms",
+    cpp_sources="torch::Tensor norm_hardtanh_(torch::Tensor x, torch::Tensor mean, torch::Tensor var, "
+    "torch::Tensor weight, torch::Tensor bias, double eps, double low, double high);",
+    cuda_sources=norms_source,
+    functions=["norm_hardtanh_"],
+)
+'''
+
 MODULE = Rewritten(
     name="depthwise_separable_hardtanh",
     sizes="""
@@ -231,6 +344,37 @@ MODULE = Rewritten(
                 y = torch.matmul(self.weight2.view(-1, c).half(), y.view(n, c, h * w).half())
                 y = y.float().add_(self.bias2.view(1, -1, 1)).clamp_(-2.0, 2.0)
                 return y.view(n, -1, h, w)
+            """,
+        ),
+        "cuda_one_kernel": Body(
+            before=_CUDA_FUSED,
+            init=_FOLDED,
+            forward="""
+                return separable_module.separable_forward(
+                    x.contiguous(),
+                    self.weight1.contiguous(),
+                    self.bias1.contiguous(),
+                    self.weight2.contiguous(),
+                    self.bias2.contiguous(),
+                )
+            """,
+        ),
+        "cuda_norms_in_place": Body(
+            summary="Convolutions by cuDNN; after each, norm and hard tanh in place by a kernel.",
+            before=_CUDA_NORMS,
+            init=_INIT,
+            methods='''
+                def _norm_clip(self, y, bn, low, high):
+                    """Hard tanh of the normalised y, which is overwritten where the kernel applies."""
+                    if bn.training or not y.is_cuda or y.dtype != torch.float32:
+                        return F.hardtanh(bn(y), low, high)
+                    return norms_module.norm_hardtanh_(
+                        y.contiguous(), bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.eps, low, high
+                    )
+            ''',
+            forward="""
+                h = self._norm_clip(self.depthwise(x), self.bn1, 0.0, 6.0)
+                return self._norm_clip(self.pointwise(h), self.bn2, -2.0, 2.0)
             """,
         ),
     },

@@ -71,6 +71,81 @@ _INIT = """
     self.bias = nn.Parameter(torch.randn(cols))
 """
 
+_CUDA_GRID = '''
+from torch.utils.cpp_extension import load_inline
+
+grid_source = r"""
+#include <torch/extension.h>
+
+__global__ void sandwich_kernel(const float* __restrict__ x, const float* __restrict__ left,
+                                const float* __restrict__ right, const float* __restrict__ bias,
+                                float* __restrict__ out, int rows, int cols) {
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row < rows && col < cols) {
+        float value = left[row] * x[row * cols + col] * right[col] + bias[col];
+        out[row * cols + col] = value > 0.0f ? value : 0.0f;
+    }
+}
+
+torch::Tensor sandwich(torch::Tensor x, torch::Tensor left, torch::Tensor right, torch::Tensor bias) {
+    auto out = torch::empty_like(x);
+    int rows = x.size(0), cols = x.size(1);
+    dim3 block(16, 16);
+    dim3 grid((cols + 15) / 16, (rows + 15) / 16);
+    sandwich_kernel<<<grid, block>>>(x.data_ptr<float>(), left.data_ptr<float>(), right.data_ptr<float>(),
+                                     bias.data_ptr<float>(), out.data_ptr<float>(), rows, cols);
+    return out;
+}
+"""
+sandwich_module = load_inline(
+    name="diagonal_sandwich_grid",
+    cpp_sources="torch::Tensor sandwich(torch::Tensor x, torch::Tensor left, torch::Tensor right, "
+    "torch::Tensor bias);",
+    cuda_sources=grid_source,
+    functions=["sandwich"],
+)
+'''
+
+_CUDA_LEFT = '''
+from torch.utils.cpp_extension import load_inline
+
+left_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// diag(left) X, one thread per row
+template <typename scalar_t>
+__global__ void scale_rows_kernel(const scalar_t* __restrict__ x, const scalar_t* __restrict__ left,
+                                  scalar_t* __restrict__ out, int rows, int cols) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const scalar_t factor = left[row];
+    for (int col = 0; col < cols; ++col) out[(long)row * cols + col] = factor * x[(long)row * cols + col];
+}
+
+torch::Tensor scale_rows(torch::Tensor x, torch::Tensor left) {
+    TORCH_CHECK(x.is_cuda() && left.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(x.is_contiguous() && left.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(x.dim() == 2 && x.size(0) == left.size(0), "a factor per row expected");
+    auto out = torch::empty_like(x);
+    const int rows = x.size(0), cols = x.size(1), threads = 64;
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scale_rows", ([&] {
+        scale_rows_kernel<scalar_t><<<(rows + threads - 1) / threads, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+            x.data_ptr<scalar_t>(), left.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), rows, cols);
+    }));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+rows_module = load_inline(
+    name="diagonal_sandwich_left",
+    cpp_sources="torch::Tensor scale_rows(torch::Tensor x, torch::Tensor left);",
+    cuda_sources=left_source,
+    functions=["scale_rows"],
+)
+'''
+
 MODULE = Rewritten(
     name="diagonal_sandwich",
     sizes="""
@@ -157,6 +232,23 @@ MODULE = Rewritten(
         "cuda_vectorised": Body(
             before=_CUDA,
             forward="return sandwich_module.sandwich_forward(x, self.left, self.right, self.bias)",
+        ),
+        "cuda_square_blocks": Body(
+            before=_CUDA_GRID,
+            forward="return sandwich_module.sandwich(x.contiguous(), self.left, self.right, self.bias)",
+        ),
+        "cuda_left_factor": Body(
+            summary="The left factor by a kernel over rows, the right one and the bias by addcmul.",
+            before=_CUDA_LEFT,
+            init=_INIT,
+            methods='''
+                def _scaled_rows(self, x):
+                    """diag(left) X."""
+                    if x.is_cuda and x.dtype == self.left.dtype:
+                        return rows_module.scale_rows(x.contiguous(), self.left)
+                    return x * self.left.unsqueeze(1)
+            ''',
+            forward="return torch.addcmul(self.bias, self._scaled_rows(x), self.right).relu_()",
         ),
     },
     carries_on="addcmul_in_place",

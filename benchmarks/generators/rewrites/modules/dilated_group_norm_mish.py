@@ -69,6 +69,184 @@ _INIT = """
     self.scale = nn.Parameter(torch.randn(channels))
 """
 
+_CUDA_GROUPS = '''
+from torch.utils.cpp_extension import load_inline
+
+groups_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define THREADS 512
+#define MAX_VALUES 8192
+
+__device__ float block_sum(float v, float* scratch) {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
+    __syncthreads();
+    if (lane == 0) scratch[warp] = v;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int i = 0; i < THREADS / 32; ++i) sum += scratch[i];
+    return sum;
+}
+
+// A block computes all pixels of one group of one sample: the convolution's results stay in shared memory for the
+// statistics, the norm, mish and the mean.
+__global__ void group_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                             const float* __restrict__ conv_bias, const float* __restrict__ gamma,
+                             const float* __restrict__ beta, const float* __restrict__ scale,
+                             float* __restrict__ out, int channels, int groups, int height, int width, float eps) {
+    __shared__ float values[MAX_VALUES];
+    __shared__ float scratch[THREADS / 32];
+    const int sample = blockIdx.y;
+    const int each = channels / groups;
+    const int first = blockIdx.x * each;
+    const int area = height * width;
+    const float* image = x + (long)sample * channels * area;
+
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < each * area; i += THREADS) {
+        const int o = first + i / area;
+        const int p = i % area;
+        const int row = p / width;
+        const int col = p % width;
+        float v = conv_bias[o];
+        for (int c = 0; c < channels; ++c) {
+            const float* plane = image + c * area;
+            const float* taps = weight + (o * channels + c) * 9;
+#pragma unroll
+            for (int ky = 0; ky < 3; ++ky) {
+                const int r = row + 2 * (ky - 1);
+                if (r < 0 || r >= height) continue;
+#pragma unroll
+                for (int kx = 0; kx < 3; ++kx) {
+                    const int q = col + 2 * (kx - 1);
+                    if (q >= 0 && q < width) v = fmaf(plane[r * width + q], taps[ky * 3 + kx], v);
+                }
+            }
+        }
+        values[i] = v;
+        sum += v;
+    }
+    const float mean = block_sum(sum, scratch) / (each * area);
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < each * area; i += THREADS) squares += (values[i] - mean) * (values[i] - mean);
+    const float inverse = rsqrtf(block_sum(squares, scratch) / (each * area) + eps);
+
+    for (int k = 0; k < each; ++k) {
+        const int c = first + k;
+        float total = 0.0f;
+        for (int p = threadIdx.x; p < area; p += THREADS) {
+            const float y = (values[k * area + p] - mean) * inverse * gamma[c] + beta[c];
+            const float soft = y > 20.0f ? y : log1pf(expf(y));
+            total += y * tanhf(soft);
+        }
+        total = block_sum(total, scratch);
+        if (threadIdx.x == 0) out[sample * channels + c] = total / area * scale[c];
+    }
+}
+
+torch::Tensor group_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, torch::Tensor gamma,
+                            torch::Tensor beta, torch::Tensor scale, int64_t groups, double eps) {
+    const int n = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3);
+    TORCH_CHECK(channels / groups * height * width <= MAX_VALUES, "a group must fit into shared memory");
+    auto out = torch::empty({n, channels}, x.options());
+    dim3 grid(groups, n);
+    group_kernel<<<grid, THREADS, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), conv_bias.data_ptr<float>(), gamma.data_ptr<float>(),
+        beta.data_ptr<float>(), scale.data_ptr<float>(), out.data_ptr<float>(), channels, (int)groups, height, width,
+        (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+group_module = load_inline(
+    name="dilated_group_norm_mish_groups",
+    cpp_sources="torch::Tensor group_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, "
+    "torch::Tensor gamma, torch::Tensor beta, torch::Tensor scale, int64_t groups, double eps);",
+    cuda_sources=groups_source,
+    functions=["group_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_STATISTICS = '''
+from torch.utils.cpp_extension import load_inline
+
+tail_source = r"""
+#include <torch/extension.h>
+
+__global__ void group_statistics(const float* y, float* mean, float* inverse, int size, float eps) {
+    __shared__ float sums[128];
+    __shared__ float squares[128];
+    const float* group = y + (long)blockIdx.x * size;
+    float s = 0.0f;
+    for (int i = threadIdx.x; i < size; i += blockDim.x) s += group[i];
+    sums[threadIdx.x] = s;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    float m = sums[0] / size;
+    float q = 0.0f;
+    for (int i = threadIdx.x; i < size; i += blockDim.x) q += (group[i] - m) * (group[i] - m);
+    squares[threadIdx.x] = q;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) squares[threadIdx.x] += squares[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        mean[blockIdx.x] = m;
+        inverse[blockIdx.x] = 1.0f / sqrtf(squares[0] / size + eps);
+    }
+}
+
+// one thread per sample and channel
+__global__ void mish_mean(const float* y, const float* mean, const float* inverse, const float* gamma,
+                          const float* beta, const float* scale, float* out, int planes, int channels, int each,
+                          int area) {
+    int plane = blockIdx.x * blockDim.x + threadIdx.x;
+    if (plane >= planes) return;
+    int c = plane % channels;
+    int group = plane / each;
+    float total = 0.0f;
+    for (int p = 0; p < area; p++) {
+        float v = (y[(long)plane * area + p] - mean[group]) * inverse[group] * gamma[c] + beta[c];
+        total += v * tanhf(log1pf(expf(v)));
+    }
+    out[plane] = scale[c] * total / area;
+}
+
+torch::Tensor norm_mish_mean(torch::Tensor y, torch::Tensor gamma, torch::Tensor beta, torch::Tensor scale,
+                             int64_t groups, double eps) {
+    TORCH_CHECK(y.is_cuda() && y.is_contiguous(), "y must be a contiguous CUDA tensor");
+    int n = y.size(0), channels = y.size(1), area = y.size(2) * y.size(3);
+    TORCH_CHECK(channels % groups == 0, "groups must divide channels");
+    int each = channels / groups;
+    auto mean = torch::empty({n * groups}, y.options());
+    auto inverse = torch::empty({n * groups}, y.options());
+    auto out = torch::empty({n, channels}, y.options());
+    group_statistics<<<n * groups, 128>>>(y.data_ptr<float>(), mean.data_ptr<float>(), inverse.data_ptr<float>(),
+                                          each * area, (float)eps);
+    mish_mean<<<(n * channels + 63) / 64, 64>>>(y.data_ptr<float>(), mean.data_ptr<float>(),
+                                                inverse.data_ptr<float>(), gamma.data_ptr<float>(),
+                                                beta.data_ptr<float>(), scale.data_ptr<float>(),
+                                                out.data_ptr<float>(), n * channels, channels, each, area);
+    return out;
+}
+"""
+tail_module = load_inline(
+    name="dilated_group_norm_mish_statistics",
+    cpp_sources="torch::Tensor norm_mish_mean(torch::Tensor y, torch::Tensor gamma, torch::Tensor beta, "
+    "torch::Tensor scale, int64_t groups, double eps);",
+    cuda_sources=tail_source,
+    functions=["norm_mish_mean"],
+)
+'''
+
 MODULE = Rewritten(
     name="dilated_group_norm_mish",
     sizes="""
@@ -185,6 +363,35 @@ MODULE = Rewritten(
                 )
                 return out
             """,
+        ),
+        "cuda_block_per_group": Body(
+            before=_CUDA_GROUPS,
+            forward="""
+                norm = self.norm
+                return group_module.group_forward(
+                    x.contiguous(), self.conv.weight.contiguous(), self.conv.bias, norm.weight, norm.bias, self.scale,
+                    norm.num_groups, norm.eps
+                )
+            """,
+        ),
+        "cuda_norm_mish_mean": Body(
+            summary="""The convolution by the library, all that follows by two kernels.
+
+    One kernel takes the statistics of the groups, the other goes from there to the means of the channels.
+    """,
+            before=_CUDA_STATISTICS,
+            init=_INIT,
+            methods='''
+                def _tail(self, y):
+                    """Norm, mish, scale and mean of the convolution's output."""
+                    norm = self.norm
+                    if y.is_cuda and y.dtype == torch.float32:
+                        return tail_module.norm_mish_mean(
+                            y.contiguous(), norm.weight, norm.bias, self.scale, norm.num_groups, norm.eps
+                        )
+                    return F.mish(norm(y)).mean(dim=(2, 3)) * self.scale
+            ''',
+            forward="return self._tail(self.conv(x))",
         ),
     },
     images=True,

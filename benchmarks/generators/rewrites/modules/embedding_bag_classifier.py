@@ -88,6 +88,120 @@ _INIT = """
     self.classifier = nn.Linear(width, classes)
 """
 
+_CUDA_BAGS = '''
+from torch.utils.cpp_extension import load_inline
+
+bags_source = r"""
+#include <torch/extension.h>
+
+#define MAX_CLASSES 64
+
+// block = one text, thread = one feature of the embedding
+__global__ void bag_classify_kernel(const int64_t* __restrict__ tokens, const float* __restrict__ table,
+                                    const float* __restrict__ weight, const float* __restrict__ bias,
+                                    float* __restrict__ out, int length, int width, int classes) {
+    __shared__ float mean[1024];
+    __shared__ float scores[MAX_CLASSES];
+    const int64_t* text = tokens + (int64_t)blockIdx.x * length;
+    int f = threadIdx.x;
+    float sum = 0.0f;
+    int count = 0;
+    for (int i = 0; i < length; i++) {
+        int64_t token = text[i];
+        if (token != 0) {
+            sum += table[token * width + f];
+            count++;
+        }
+    }
+    mean[f] = sum / max(count, 1);
+    __syncthreads();
+    for (int c = f; c < classes; c += blockDim.x) {
+        float score = bias[c];
+        for (int k = 0; k < width; k++) score += mean[k] * weight[c * width + k];
+        scores[c] = score;
+    }
+    __syncthreads();
+    if (f == 0) {
+        float best = scores[0];
+        for (int c = 1; c < classes; c++) best = fmaxf(best, scores[c]);
+        float total = 0.0f;
+        for (int c = 0; c < classes; c++) total += expf(scores[c] - best);
+        float shift = best + logf(total);
+        for (int c = 0; c < classes; c++) out[blockIdx.x * classes + c] = scores[c] - shift;
+    }
+}
+
+torch::Tensor bag_classify(torch::Tensor tokens, torch::Tensor table, torch::Tensor weight, torch::Tensor bias) {
+    int batch = tokens.size(0), length = tokens.size(1), width = table.size(1), classes = weight.size(0);
+    TORCH_CHECK(width <= 1024 && classes <= MAX_CLASSES, "the embedding or the classes do not fit into a block");
+    auto out = torch::empty({batch, classes}, table.options());
+    bag_classify_kernel<<<batch, width>>>(tokens.data_ptr<int64_t>(), table.data_ptr<float>(),
+                                          weight.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(),
+                                          length, width, classes);
+    return out;
+}
+"""
+bag_module = load_inline(
+    name="embedding_bag_classifier_bags",
+    cpp_sources="torch::Tensor bag_classify(torch::Tensor tokens, torch::Tensor table, torch::Tensor weight, "
+    "torch::Tensor bias);",
+    cuda_sources=bags_source,
+    functions=["bag_classify"],
+)
+'''
+
+_CUDA_ATOMICS = '''
+from torch.utils.cpp_extension import load_inline
+
+sum_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__global__ void scatter_sum_kernel(const int64_t* __restrict__ tokens, const float* __restrict__ table, float* sums,
+                                   float* counts, int length, int width, int64_t total) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const int64_t position = i / width;
+    const int feature = i % width;
+    const int64_t token = tokens[position];
+    if (token == 0) return;
+    const int64_t bag = position / length;
+    atomicAdd(&sums[bag * width + feature], table[token * width + feature]);
+    if (feature == 0) atomicAdd(&counts[bag], 1.0f);
+}
+
+__global__ void divide_kernel(float* sums, const float* __restrict__ counts, int width, int total) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) sums[i] /= fmaxf(counts[i / width], 1.0f);
+}
+
+torch::Tensor bag_mean(torch::Tensor tokens, torch::Tensor table) {
+    TORCH_CHECK(tokens.is_cuda() && table.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(tokens.is_contiguous() && table.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(tokens.scalar_type() == torch::kInt64, "tokens must be int64");
+    const int batch = tokens.size(0), length = tokens.size(1), width = table.size(1);
+    auto sums = torch::zeros({batch, width}, table.options());
+    auto counts = torch::zeros({batch}, table.options());
+    const int64_t total = tokens.numel() * width;
+    auto stream = at::cuda::getCurrentCUDAStream();
+    scatter_sum_kernel<<<(total + 255) / 256, 256, 0, stream>>>(
+        tokens.data_ptr<int64_t>(), table.data_ptr<float>(), sums.data_ptr<float>(), counts.data_ptr<float>(), length,
+        width, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    divide_kernel<<<(batch * width + 255) / 256, 256, 0, stream>>>(sums.data_ptr<float>(), counts.data_ptr<float>(),
+                                                                  width, batch * width);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return sums;
+}
+"""
+mean_module = load_inline(
+    name="embedding_bag_classifier_mean",
+    cpp_sources="torch::Tensor bag_mean(torch::Tensor tokens, torch::Tensor table);",
+    cuda_sources=sum_source,
+    functions=["bag_mean"],
+)
+'''
+
 MODULE = Rewritten(
     name="embedding_bag_classifier",
     sizes="""
@@ -225,6 +339,28 @@ MODULE = Rewritten(
                     tokens.contiguous(), self.embedding.weight, self.classifier.weight, self.classifier.bias
                 )
             """,
+        ),
+        "cuda_block_per_text": Body(
+            before=_CUDA_BAGS,
+            forward="""
+                table, classifier = self.embedding.weight, self.classifier
+                return bag_module.bag_classify(tokens.contiguous(), table, classifier.weight, classifier.bias)
+            """,
+        ),
+        "cuda_atomic_mean": Body(
+            summary="Means of the embeddings by kernels that skip the padding; the classifier by the library.",
+            before=_CUDA_ATOMICS,
+            init=_INIT,
+            methods='''
+                def _mean(self, tokens):
+                    """Mean of the embeddings of all tokens but padding."""
+                    table = self.embedding.weight
+                    if tokens.is_cuda and tokens.dtype == torch.int64 and table.dtype == torch.float32:
+                        return mean_module.bag_mean(tokens.contiguous(), table)
+                    mask = (tokens != 0).to(table.dtype).unsqueeze(-1)
+                    return (self.embedding(tokens) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
+            ''',
+            forward="return F.log_softmax(self.classifier(self._mean(tokens)), dim=-1)",
         ),
     },
     carries_on="library_bag",

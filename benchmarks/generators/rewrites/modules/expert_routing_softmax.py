@@ -91,6 +91,123 @@ route_module = load_inline(
 )
 '''
 
+_CUDA_TOKENS = '''
+from torch.utils.cpp_extension import load_inline
+
+tokens_source = r"""
+#include <torch/extension.h>
+
+#define MAX_EXPERTS 128
+
+// Each thread routes one token.
+__global__ void routing_kernel(const float* __restrict__ logits, float* __restrict__ out, int tokens, int experts,
+                               int top) {
+    int token = blockIdx.x * blockDim.x + threadIdx.x;
+    if (token >= tokens) return;
+    const float* row = logits + (long)token * experts;
+    float probs[MAX_EXPERTS];
+
+    // softmax
+    float best = row[0];
+    for (int e = 1; e < experts; e++) best = fmaxf(best, row[e]);
+    float sum = 0.0f;
+    for (int e = 0; e < experts; e++) {
+        probs[e] = expf(row[e] - best);
+        sum += probs[e];
+    }
+    for (int e = 0; e < experts; e++) probs[e] /= sum;
+
+    // pick the best ones, marking them by a minus sign
+    float kept = 0.0f;
+    for (int k = 0; k < top; k++) {
+        int arg = 0;
+        float value = -2.0f;
+        for (int e = 0; e < experts; e++) {
+            if (probs[e] >= 0.0f && probs[e] > value) {
+                value = probs[e];
+                arg = e;
+            }
+        }
+        kept += value;
+        probs[arg] = -value;
+    }
+    for (int e = 0; e < experts; e++) out[(long)token * experts + e] = probs[e] < 0.0f ? -probs[e] / kept : 0.0f;
+}
+
+torch::Tensor route(torch::Tensor logits, int64_t top) {
+    int tokens = logits.size(0), experts = logits.size(1);
+    TORCH_CHECK(experts <= MAX_EXPERTS && top <= experts, "too many experts");
+    auto out = torch::empty_like(logits);
+    routing_kernel<<<(tokens + 127) / 128, 128>>>(logits.data_ptr<float>(), out.data_ptr<float>(), tokens, experts,
+                                                  (int)top);
+    return out;
+}
+"""
+route_module = load_inline(
+    name="expert_routing_softmax_tokens",
+    cpp_sources="torch::Tensor route(torch::Tensor logits, int64_t top);",
+    cuda_sources=tokens_source,
+    functions=["route"],
+)
+'''
+
+_CUDA_SCATTER = '''
+from torch.utils.cpp_extension import load_inline
+
+scatter_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// A warp per token writes the whole row: softmax of the chosen logits at their places, zero elsewhere.
+__global__ void scatter_softmax_kernel(const float* __restrict__ values, const int64_t* __restrict__ indices,
+                                       float* __restrict__ out, int tokens, int experts, int top) {
+    const int token = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    if (token >= tokens) return;
+    const bool chosen = lane < top;
+    const float value = chosen ? values[(long)token * top + lane] : -INFINITY;
+    const int at = chosen ? (int)indices[(long)token * top + lane] : -1;
+    float best = value;
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) best = fmaxf(best, __shfl_xor_sync(0xffffffff, best, o));
+    const float weight = chosen ? expf(value - best) : 0.0f;
+    float sum = weight;
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffff, sum, o);
+    const float share = weight / sum;
+    for (int base = 0; base < experts; base += 32) {
+        const int e = base + lane;
+        float result = 0.0f;
+        for (int k = 0; k < top; ++k) {
+            const int other = __shfl_sync(0xffffffff, at, k);
+            const float theirs = __shfl_sync(0xffffffff, share, k);
+            if (other == e) result = theirs;
+        }
+        if (e < experts) out[(long)token * experts + e] = result;
+    }
+}
+
+torch::Tensor scatter_softmax(torch::Tensor values, torch::Tensor indices, int64_t experts) {
+    TORCH_CHECK(values.is_cuda() && indices.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(values.is_contiguous() && indices.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(values.size(1) <= 32, "at most 32 experts per token");
+    const int tokens = values.size(0), top = values.size(1);
+    auto out = torch::empty({tokens, experts}, values.options());
+    scatter_softmax_kernel<<<(tokens + 7) / 8, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        values.data_ptr<float>(), indices.data_ptr<int64_t>(), out.data_ptr<float>(), tokens, (int)experts, top);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+scatter_module = load_inline(
+    name="expert_routing_softmax_scatter",
+    cpp_sources="torch::Tensor scatter_softmax(torch::Tensor values, torch::Tensor indices, int64_t experts);",
+    cuda_sources=scatter_source,
+    functions=["scatter_softmax"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="expert_routing_softmax",
     sizes="""
@@ -190,6 +307,29 @@ MODULE = Rewritten(
         "cuda_warp_per_token": Body(
             before=_CUDA,
             forward="return route_module.route(logits.contiguous(), self.top)",
+        ),
+        "cuda_thread_per_token": Body(
+            before=_CUDA_TOKENS,
+            forward="return route_module.route(logits.contiguous(), self.top)",
+        ),
+        "cuda_softmax_scatter": Body(
+            summary="""The best experts by topk of the logits; their softmax and the scatter in one kernel.
+
+    The softmax over all experts is not needed, as the chosen ones are normalised among themselves.
+    """,
+            before=_CUDA_SCATTER,
+            methods='''
+                def _dense(self, values, indices):
+                    """Rows with the softmax of the values at the indices, zero elsewhere."""
+                    if values.is_cuda and values.dtype == torch.float32 and self.top <= 32:
+                        return scatter_module.scatter_softmax(values.contiguous(), indices.contiguous(), self.experts)
+                    weights = values.new_zeros(values.shape[0], self.experts)
+                    return weights.scatter_(1, indices, torch.softmax(values, dim=-1))
+            ''',
+            forward="""
+                values, indices = torch.topk(logits, self.top, dim=-1, sorted=False)
+                return self._dense(values, indices)
+            """,
         ),
     },
     carries_on="softmax_of_topk",

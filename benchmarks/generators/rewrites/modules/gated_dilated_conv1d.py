@@ -48,6 +48,128 @@ _JOINED = (
 """
 )
 
+_CUDA_LAYER = '''
+from torch.utils.cpp_extension import load_inline
+
+layer_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define C 32
+#define STEPS 16
+#define MAX_HALO 64
+
+// A block has 16 time steps of one sample and all 32 channels: a thread per step and channel. The input with what lies
+// before it and the gated signal are shared by the block.
+__global__ void gated_layer_kernel(const float* __restrict__ x, const float* __restrict__ wf,
+                                   const float* __restrict__ bf, const float* __restrict__ wg,
+                                   const float* __restrict__ bg, const float* __restrict__ wm,
+                                   const float* __restrict__ bm, float* __restrict__ out, int length, int dilation) {
+    __shared__ float window[C][STEPS + MAX_HALO];
+    __shared__ float gated[C][STEPS];
+    const int halo = 2 * dilation;
+    const int start = blockIdx.x * STEPS;
+    const int s = threadIdx.x % STEPS;
+    const int c = threadIdx.x / STEPS;
+    const float* base = x + (long)blockIdx.y * C * length;
+    for (int i = threadIdx.x; i < C * (STEPS + halo); i += blockDim.x) {
+        const int row = i / (STEPS + halo);
+        const int at = i % (STEPS + halo);
+        const int t = start + at - halo;
+        window[row][at] = t >= 0 && t < length ? base[row * length + t] : 0.0f;
+    }
+    __syncthreads();
+
+    float signal = bf[c];
+    float gate = bg[c];
+#pragma unroll 4
+    for (int k = 0; k < C; ++k) {
+#pragma unroll
+        for (int tap = 0; tap < 3; ++tap) {
+            const float v = window[k][s + tap * dilation];
+            signal = fmaf(v, wf[(c * C + k) * 3 + tap], signal);
+            gate = fmaf(v, wg[(c * C + k) * 3 + tap], gate);
+        }
+    }
+    gated[c][s] = tanhf(signal) / (1.0f + expf(-gate));
+    __syncthreads();
+
+    float y = bm[c];
+#pragma unroll
+    for (int k = 0; k < C; ++k) y = fmaf(gated[k][s], wm[c * C + k], y);
+    if (start + s < length)
+        out[((long)blockIdx.y * C + c) * length + start + s] = (window[c][s + halo] + y) * 0.70710678118654752f;
+}
+
+torch::Tensor gated_layer(torch::Tensor x, torch::Tensor wf, torch::Tensor bf, torch::Tensor wg, torch::Tensor bg,
+                          torch::Tensor wm, torch::Tensor bm, int64_t dilation) {
+    TORCH_CHECK(x.size(1) == C && 2 * dilation <= MAX_HALO, "unsupported shape");
+    const int length = x.size(2);
+    auto out = torch::empty_like(x);
+    dim3 grid((length + STEPS - 1) / STEPS, x.size(0));
+    gated_layer_kernel<<<grid, C * STEPS, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), wf.data_ptr<float>(), bf.data_ptr<float>(), wg.data_ptr<float>(), bg.data_ptr<float>(),
+        wm.data_ptr<float>(), bm.data_ptr<float>(), out.data_ptr<float>(), length, (int)dilation);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+layer_module = load_inline(
+    name="gated_dilated_conv1d_layer",
+    cpp_sources="torch::Tensor gated_layer(torch::Tensor x, torch::Tensor wf, torch::Tensor bf, torch::Tensor wg, "
+    "torch::Tensor bg, torch::Tensor wm, torch::Tensor bm, int64_t dilation);",
+    cuda_sources=layer_source,
+    functions=["gated_layer"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_GATES = '''
+from torch.utils.cpp_extension import load_inline
+
+gates_source = r"""
+#include <torch/extension.h>
+
+__global__ void gate_kernel(const float* __restrict__ signal, const float* __restrict__ gate,
+                            float* __restrict__ out, int total) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) out[i] = tanhf(signal[i]) / (1.0f + expf(-gate[i]));
+}
+
+__global__ void residual_kernel(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ out,
+                                int total) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) out[i] = (x[i] + y[i]) * 0.70710678f;
+}
+
+torch::Tensor gate(torch::Tensor signal, torch::Tensor gate) {
+    TORCH_CHECK(signal.is_cuda() && gate.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(signal.is_contiguous() && gate.is_contiguous(), "contiguous tensors expected");
+    auto out = torch::empty_like(signal);
+    int total = signal.numel();
+    gate_kernel<<<(total + 255) / 256, 256>>>(signal.data_ptr<float>(), gate.data_ptr<float>(),
+                                              out.data_ptr<float>(), total);
+    return out;
+}
+
+torch::Tensor residual(torch::Tensor x, torch::Tensor y) {
+    TORCH_CHECK(x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "shapes must agree");
+    auto out = torch::empty_like(x);
+    int total = x.numel();
+    residual_kernel<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), out.data_ptr<float>(),
+                                                  total);
+    return out;
+}
+"""
+gates_module = load_inline(
+    name="gated_dilated_conv1d_gates",
+    cpp_sources="torch::Tensor gate(torch::Tensor signal, torch::Tensor gate); "
+    "torch::Tensor residual(torch::Tensor x, torch::Tensor y);",
+    cuda_sources=gates_source,
+    functions=["gate", "residual"],
+)
+'''
+
 MODULE = Rewritten(
     name="gated_dilated_conv1d",
     sizes="""
@@ -180,6 +302,34 @@ MODULE = Rewritten(
                 total = y.numel()
                 gate_kernel[(triton.cdiv(total, 512),)](both, y, c, length, total, BLOCK=512)
                 return F.conv1d(y, self.mix_weight, self.mix_bias).add_(x, alpha=0.5**0.5)
+            """,
+        ),
+        "cuda_whole_layer": Body(
+            before=_CUDA_LAYER,
+            forward="""
+                f, g, m = self.filter, self.gate, self.mix
+                return layer_module.gated_layer(
+                    x.contiguous(), f.weight, f.bias, g.weight, g.bias, m.weight, m.bias, self.padding // 2
+                )
+            """,
+        ),
+        "cuda_gate_and_residual": Body(
+            summary="The three convolutions by the library, what is between and after them by two small kernels.",
+            before=_CUDA_GATES,
+            init=_INIT,
+            methods='''
+                def _plain(self, x, padded):
+                    """The layer by library calls."""
+                    y = torch.tanh(self.filter(padded)) * torch.sigmoid(self.gate(padded))
+                    return (x + self.mix(y)) * 0.5**0.5
+            ''',
+            forward="""
+                padded = F.pad(x, (self.padding, 0))
+                if not x.is_cuda or x.dtype != torch.float32:
+                    return self._plain(x, padded)
+                signal = self.filter(padded).contiguous()
+                y = gates_module.gate(signal, self.gate(padded).contiguous())
+                return gates_module.residual(x.contiguous(), self.mix(y).contiguous())
             """,
         ),
     },

@@ -115,6 +115,203 @@ _SCALED_OUT = """
         self.register_buffer("out_bias", self.out.bias * self.scale)
 """
 
+_CUDA_PRODUCTS = '''
+from torch.utils.cpp_extension import load_inline
+
+products_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define TILE 32
+#define STRIDE 8
+
+__global__ void layer_norm_kernel(const float* __restrict__ x, const float* __restrict__ gamma,
+                                  const float* __restrict__ beta, float* __restrict__ out, int width, float eps) {
+    __shared__ float buffer[256];
+    const float* row = x + (long)blockIdx.x * width;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) sum += row[i];
+    buffer[threadIdx.x] = sum;
+    __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) buffer[threadIdx.x] += buffer[threadIdx.x + s];
+        __syncthreads();
+    }
+    const float mean = buffer[0] / width;
+    __syncthreads();
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) squares += (row[i] - mean) * (row[i] - mean);
+    buffer[threadIdx.x] = squares;
+    __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) buffer[threadIdx.x] += buffer[threadIdx.x + s];
+        __syncthreads();
+    }
+    const float inverse = rsqrtf(buffer[0] / width + eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        out[(long)blockIdx.x * width + i] = (row[i] - mean) * inverse * gamma[i] + beta[i];
+}
+
+// Values and gates from the same tile of the input; only their product is written.
+__global__ void gated_product_kernel(const float* __restrict__ h, const float* __restrict__ wv,
+                                     const float* __restrict__ bv, const float* __restrict__ wg,
+                                     const float* __restrict__ bg, float* __restrict__ out, int rows, int width,
+                                     int hidden) {
+    __shared__ float sh[TILE][TILE];
+    __shared__ float sv[TILE][TILE + 1];
+    __shared__ float sg[TILE][TILE + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y;
+    const int col = blockIdx.x * TILE + tx;
+    const int first = blockIdx.y * TILE;
+    float value[TILE / STRIDE] = {};
+    float gate[TILE / STRIDE] = {};
+    for (int k0 = 0; k0 < width; k0 += TILE) {
+        const int k = k0 + tx;
+        for (int r = ty; r < TILE; r += STRIDE) {
+            const int o = blockIdx.x * TILE + r;
+            sh[r][tx] = first + r < rows && k < width ? h[(long)(first + r) * width + k] : 0.0f;
+            sv[r][tx] = o < hidden && k < width ? wv[(long)o * width + k] : 0.0f;
+            sg[r][tx] = o < hidden && k < width ? wg[(long)o * width + k] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < TILE; ++j) {
+            const float v = sv[tx][j];
+            const float g = sg[tx][j];
+#pragma unroll
+            for (int i = 0; i < TILE / STRIDE; ++i) {
+                value[i] = fmaf(sh[ty + i * STRIDE][j], v, value[i]);
+                gate[i] = fmaf(sh[ty + i * STRIDE][j], g, gate[i]);
+            }
+        }
+        __syncthreads();
+    }
+    if (col >= hidden) return;
+    for (int i = 0; i < TILE / STRIDE; ++i) {
+        const int row = first + ty + i * STRIDE;
+        if (row < rows)
+            out[(long)row * hidden + col] = (value[i] + bv[col]) / (1.0f + expf(-(gate[i] + bg[col])));
+    }
+}
+
+__global__ void output_product_kernel(const float* __restrict__ h, const float* __restrict__ w,
+                                      const float* __restrict__ bias, const float* __restrict__ scale,
+                                      const float* __restrict__ x, float* __restrict__ out, int rows, int hidden,
+                                      int width) {
+    __shared__ float sh[TILE][TILE];
+    __shared__ float sw[TILE][TILE + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y;
+    const int col = blockIdx.x * TILE + tx;
+    const int first = blockIdx.y * TILE;
+    float sum[TILE / STRIDE] = {};
+    for (int k0 = 0; k0 < hidden; k0 += TILE) {
+        const int k = k0 + tx;
+        for (int r = ty; r < TILE; r += STRIDE) {
+            const int o = blockIdx.x * TILE + r;
+            sh[r][tx] = first + r < rows && k < hidden ? h[(long)(first + r) * hidden + k] : 0.0f;
+            sw[r][tx] = o < width && k < hidden ? w[(long)o * hidden + k] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < TILE; ++j)
+#pragma unroll
+            for (int i = 0; i < TILE / STRIDE; ++i) sum[i] = fmaf(sh[ty + i * STRIDE][j], sw[tx][j], sum[i]);
+        __syncthreads();
+    }
+    if (col >= width) return;
+    for (int i = 0; i < TILE / STRIDE; ++i) {
+        const int row = first + ty + i * STRIDE;
+        if (row < rows) out[(long)row * width + col] = x[(long)row * width + col] + (sum[i] + bias[col]) * scale[col];
+    }
+}
+
+torch::Tensor glu_block(torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps, torch::Tensor wv,
+                        torch::Tensor bv, torch::Tensor wg, torch::Tensor bg, torch::Tensor wo, torch::Tensor bo,
+                        torch::Tensor scale) {
+    const int rows = x.size(0), width = x.size(1), hidden = wv.size(0);
+    auto normed = torch::empty_like(x);
+    auto h = torch::empty({rows, hidden}, x.options());
+    auto out = torch::empty_like(x);
+    auto stream = at::cuda::getCurrentCUDAStream();
+    const dim3 block(TILE, STRIDE);
+    layer_norm_kernel<<<rows, 256, 0, stream>>>(x.data_ptr<float>(), gamma.data_ptr<float>(), beta.data_ptr<float>(),
+                                                normed.data_ptr<float>(), width, (float)eps);
+    const dim3 wide((hidden + TILE - 1) / TILE, (rows + TILE - 1) / TILE);
+    gated_product_kernel<<<wide, block, 0, stream>>>(
+        normed.data_ptr<float>(), wv.data_ptr<float>(), bv.data_ptr<float>(), wg.data_ptr<float>(),
+        bg.data_ptr<float>(), h.data_ptr<float>(), rows, width, hidden);
+    const dim3 narrow((width + TILE - 1) / TILE, (rows + TILE - 1) / TILE);
+    output_product_kernel<<<narrow, block, 0, stream>>>(
+        h.data_ptr<float>(), wo.data_ptr<float>(), bo.data_ptr<float>(), scale.data_ptr<float>(), x.data_ptr<float>(),
+        out.data_ptr<float>(), rows, hidden, width);
+    return out;
+}
+"""
+block_module = load_inline(
+    name="gated_linear_unit_block_products",
+    cpp_sources="torch::Tensor glu_block(torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps, "
+    "torch::Tensor wv, torch::Tensor bv, torch::Tensor wg, torch::Tensor bg, torch::Tensor wo, torch::Tensor bo, "
+    "torch::Tensor scale);",
+    cuda_sources=products_source,
+    functions=["glu_block"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_NORM_AND_GATE = '''
+from torch.utils.cpp_extension import load_inline
+
+pieces_source = r"""
+#include <torch/extension.h>
+
+// one thread per row
+__global__ void layer_norm_rows(const float* x, const float* gamma, const float* beta, float* out, int rows,
+                                int width, float eps) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const float* line = x + (long)row * width;
+    float mean = 0.0f;
+    for (int i = 0; i < width; i++) mean += line[i];
+    mean /= width;
+    float var = 0.0f;
+    for (int i = 0; i < width; i++) var += (line[i] - mean) * (line[i] - mean);
+    var /= width;
+    float inverse = 1.0f / sqrtf(var + eps);
+    for (int i = 0; i < width; i++) out[(long)row * width + i] = (line[i] - mean) * inverse * gamma[i] + beta[i];
+}
+
+__global__ void multiply_sigmoid(float* value, const float* gate, long total) {
+    long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) value[i] *= 1.0f / (1.0f + expf(-gate[i]));
+}
+
+torch::Tensor layer_norm(torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.is_contiguous() && x.dim() == 2, "x must be a contiguous matrix");
+    auto out = torch::empty_like(x);
+    int rows = x.size(0), width = x.size(1);
+    layer_norm_rows<<<(rows + 31) / 32, 32>>>(x.data_ptr<float>(), gamma.data_ptr<float>(), beta.data_ptr<float>(),
+                                              out.data_ptr<float>(), rows, width, (float)eps);
+    return out;
+}
+
+torch::Tensor gate_(torch::Tensor value, torch::Tensor gate) {
+    TORCH_CHECK(value.is_contiguous() && gate.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(value.sizes() == gate.sizes(), "shapes must agree");
+    long total = value.numel();
+    multiply_sigmoid<<<(total + 255) / 256, 256>>>(value.data_ptr<float>(), gate.data_ptr<float>(), total);
+    return value;
+}
+"""
+pieces_module = load_inline(
+    name="gated_linear_unit_block_pieces",
+    cpp_sources="torch::Tensor layer_norm(torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps); "
+    "torch::Tensor gate_(torch::Tensor value, torch::Tensor gate);",
+    cuda_sources=pieces_source,
+    functions=["layer_norm", "gate_"],
+)
+'''
+
 MODULE = Rewritten(
     name="gated_linear_unit_block",
     sizes="""
@@ -255,6 +452,36 @@ MODULE = Rewritten(
             forward="""
                 both = F.linear(self.norm(x), self.both_weight, self.both_bias)
                 return torch.addcmul(x, self.out(gate_module.gate_forward(both)), self.scale)
+            """,
+        ),
+        "cuda_tiled_products": Body(
+            before=_CUDA_PRODUCTS,
+            forward="""
+                norm, value, gate, out = self.norm, self.value, self.gate, self.out
+                return block_module.glu_block(
+                    x.contiguous(), norm.weight, norm.bias, norm.eps, value.weight, value.bias, gate.weight, gate.bias,
+                    out.weight, out.bias, self.scale
+                )
+            """,
+        ),
+        "cuda_norm_and_gate": Body(
+            summary="Layer norm and gate by kernels, the three products by the library.",
+            before=_CUDA_NORM_AND_GATE,
+            init=_INIT,
+            methods='''
+                def _fallback(self, x):
+                    """The block by library calls, for other devices and types."""
+                    h = self.norm(x)
+                    h = self.value(h) * torch.sigmoid(self.gate(h))
+                    return torch.addcmul(x, self.out(h), self.scale)
+            ''',
+            forward="""
+                if not x.is_cuda or x.dtype != torch.float32 or x.dim() != 2:
+                    return self._fallback(x)
+                x = x.contiguous()
+                h = pieces_module.layer_norm(x, self.norm.weight, self.norm.bias, self.norm.eps)
+                h = pieces_module.gate_(self.value(h), self.gate(h))
+                return torch.addcmul(x, self.out(h), self.scale)
             """,
         ),
     },

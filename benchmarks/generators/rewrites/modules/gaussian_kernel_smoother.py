@@ -39,6 +39,119 @@ _INIT = """
     self.gamma = 0.5 / dim
 """
 
+_CUDA_QUERIES = '''
+from torch.utils.cpp_extension import load_inline
+
+queries_source = r"""
+#include <torch/extension.h>
+
+#define DIM 64
+#define WIDTH 32
+#define BLOCK 64
+#define TILE 32
+
+// Each thread has a query. Anchors and values come in tiles through shared memory.
+__global__ void smoother_kernel(const float* __restrict__ x, const float* __restrict__ anchors,
+                                const float* __restrict__ values, float* __restrict__ out, int queries, int count,
+                                float gamma) {
+    __shared__ float sa[TILE][DIM];
+    __shared__ float sv[TILE][WIDTH];
+    int q = blockIdx.x * BLOCK + threadIdx.x;
+    float mine[DIM];
+    for (int d = 0; d < DIM; d++) mine[d] = q < queries ? x[q * DIM + d] : 0.0f;
+    float acc[WIDTH];
+    for (int v = 0; v < WIDTH; v++) acc[v] = 0.0f;
+    float total = 0.0f;
+    for (int start = 0; start < count; start += TILE) {
+        int here = min(TILE, count - start);
+        for (int i = threadIdx.x; i < here * DIM; i += BLOCK) sa[i / DIM][i % DIM] = anchors[start * DIM + i];
+        for (int i = threadIdx.x; i < here * WIDTH; i += BLOCK) sv[i / WIDTH][i % WIDTH] = values[start * WIDTH + i];
+        __syncthreads();
+        for (int m = 0; m < here; m++) {
+            float distance = 0.0f;
+#pragma unroll
+            for (int d = 0; d < DIM; d++) {
+                float diff = mine[d] - sa[m][d];
+                distance += diff * diff;
+            }
+            float k = expf(-gamma * distance);
+            total += k;
+#pragma unroll
+            for (int v = 0; v < WIDTH; v++) acc[v] += k * sv[m][v];
+        }
+        __syncthreads();
+    }
+    if (q < queries) {
+        for (int v = 0; v < WIDTH; v++) out[q * WIDTH + v] = acc[v] / total;
+    }
+}
+
+torch::Tensor smooth(torch::Tensor x, torch::Tensor anchors, torch::Tensor values, double gamma) {
+    TORCH_CHECK(x.size(1) == DIM && values.size(1) == WIDTH, "the kernel is made for 64 and 32 features");
+    int queries = x.size(0);
+    auto out = torch::empty({queries, WIDTH}, x.options());
+    smoother_kernel<<<(queries + BLOCK - 1) / BLOCK, BLOCK>>>(x.data_ptr<float>(), anchors.data_ptr<float>(),
+                                                              values.data_ptr<float>(), out.data_ptr<float>(),
+                                                              queries, (int)anchors.size(0), (float)gamma);
+    return out;
+}
+"""
+smooth_module = load_inline(
+    name="gaussian_kernel_smoother_queries",
+    cpp_sources="torch::Tensor smooth(torch::Tensor x, torch::Tensor anchors, torch::Tensor values, double gamma);",
+    cuda_sources=queries_source,
+    functions=["smooth"],
+)
+'''
+
+_CUDA_WEIGHTS = '''
+from torch.utils.cpp_extension import load_inline
+
+weights_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// From products <x, anchor> to normalised weights, in place, a warp per query. |x|^2 cancels out.
+__global__ void kernel_weights(float* __restrict__ products, const float* __restrict__ norms, int rows, int count,
+                               float gamma) {
+    const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    if (row >= rows) return;
+    float* line = products + (long)row * count;
+    float best = -INFINITY;
+    for (int j = lane; j < count; j += 32) best = fmaxf(best, gamma * (2.0f * line[j] - norms[j]));
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) best = fmaxf(best, __shfl_xor_sync(0xffffffff, best, o));
+    float sum = 0.0f;
+    for (int j = lane; j < count; j += 32) {
+        const float e = expf(gamma * (2.0f * line[j] - norms[j]) - best);
+        line[j] = e;
+        sum += e;
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffff, sum, o);
+    const float inverse = 1.0f / sum;
+    for (int j = lane; j < count; j += 32) line[j] *= inverse;
+}
+
+torch::Tensor kernel_weights_(torch::Tensor products, torch::Tensor norms, double gamma) {
+    TORCH_CHECK(products.is_cuda() && products.is_contiguous(), "a contiguous CUDA tensor expected");
+    TORCH_CHECK(products.size(1) == norms.size(0), "a norm per anchor expected");
+    const int rows = products.size(0), count = products.size(1);
+    kernel_weights<<<(rows + 3) / 4, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        products.data_ptr<float>(), norms.data_ptr<float>(), rows, count, (float)gamma);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return products;
+}
+"""
+weights_module = load_inline(
+    name="gaussian_kernel_smoother_weights",
+    cpp_sources="torch::Tensor kernel_weights_(torch::Tensor products, torch::Tensor norms, double gamma);",
+    cuda_sources=weights_source,
+    functions=["kernel_weights_"],
+)
+'''
+
 MODULE = Rewritten(
     name="gaussian_kernel_smoother",
     sizes="""
@@ -161,6 +274,27 @@ MODULE = Rewritten(
                 )
                 return out
             """,
+        ),
+        "cuda_thread_per_query": Body(
+            before=_CUDA_QUERIES,
+            forward="return smooth_module.smooth(x.contiguous(), self.anchors, self.values, self.gamma)",
+        ),
+        "cuda_weights": Body(
+            summary="Both products by the library; the weights between them in one kernel, in place.",
+            before=_CUDA_WEIGHTS,
+            init=_INIT
+            + """
+    self.register_buffer("norms", self.anchors.detach().square().sum(dim=1))
+""",
+            methods='''
+                def _weights(self, x):
+                    """Normalised Gaussian weights of the anchors."""
+                    products = torch.mm(x, self.anchors.t())
+                    if products.is_cuda and products.dtype == torch.float32:
+                        return weights_module.kernel_weights_(products, self.norms, self.gamma)
+                    return torch.softmax(self.gamma * (2.0 * products - self.norms), dim=-1)
+            ''',
+            forward="return torch.mm(self._weights(x), self.values)",
         ),
     },
     carries_on="dropped_norm",

@@ -47,6 +47,97 @@ gelu_module = load_inline(
 )
 '''
 
+_CUDA_VECTORS = '''
+from torch.utils.cpp_extension import load_inline
+
+vector_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u))
+__device__ __forceinline__ float gelu_tanh(float v) {
+    const float u = v * fmaf(0.07135481627f * v, v, 1.5957691216f);
+    return v / (1.0f + __expf(-u));
+}
+
+// A block walks down the rows with the same columns, so that the shift stays in a register.
+__global__ void shift_gelu_kernel(const float4* __restrict__ x, const float4* __restrict__ shift,
+                                  float4* __restrict__ out, int rows, int quads) {
+    const int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (col >= quads) return;
+    const float4 s = shift[col];
+    for (int row = blockIdx.y; row < rows; row += gridDim.y) {
+        const long at = (long)row * quads + col;
+        float4 v = __ldg(x + at);
+        v.x = gelu_tanh(v.x + s.x);
+        v.y = gelu_tanh(v.y + s.y);
+        v.z = gelu_tanh(v.z + s.z);
+        v.w = gelu_tanh(v.w + s.w);
+        out[at] = v;
+    }
+}
+
+torch::Tensor shift_gelu(torch::Tensor x, torch::Tensor shift) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous() && x.dim() == 2, "a contiguous CUDA matrix is expected");
+    TORCH_CHECK(x.size(1) % 4 == 0 && x.size(1) == shift.numel(), "the width must be a multiple of four");
+    auto out = torch::empty_like(x);
+    const int rows = x.size(0), quads = x.size(1) / 4;
+    dim3 grid((quads + 255) / 256, std::min(rows, 512));
+    shift_gelu_kernel<<<grid, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(x.data_ptr<float>()),
+        reinterpret_cast<const float4*>(shift.data_ptr<float>()), reinterpret_cast<float4*>(out.data_ptr<float>()),
+        rows, quads);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+vector_module = load_inline(
+    name="gelu_tanh_by_hand_vectors",
+    cpp_sources="torch::Tensor shift_gelu(torch::Tensor x, torch::Tensor shift);",
+    cuda_sources=vector_source,
+    functions=["shift_gelu"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
+_CUDA_RUNS = '''
+from torch.utils.cpp_extension import load_inline
+
+runs_source = r"""
+#include <torch/extension.h>
+
+#define RUN 8
+
+// every thread has 8 elements in a row
+__global__ void gelu_inplace_kernel(float* x, long total) {
+    long start = ((long)blockIdx.x * blockDim.x + threadIdx.x) * RUN;
+    for (int i = 0; i < RUN; i++) {
+        if (start + i < total) {
+            float v = x[start + i];
+            float inner = 0.7978845608f * (v + 0.044715f * v * v * v);
+            x[start + i] = 0.5f * v * (1.0f + tanhf(inner));
+        }
+    }
+}
+
+torch::Tensor gelu_(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+    TORCH_CHECK(x.scalar_type() == torch::kFloat32, "x must be float32");
+    long total = x.numel();
+    long threads = (total + RUN - 1) / RUN;
+    gelu_inplace_kernel<<<(threads + 127) / 128, 128>>>(x.data_ptr<float>(), total);
+    return x;
+}
+"""
+runs_module = load_inline(
+    name="gelu_tanh_by_hand_runs",
+    cpp_sources="torch::Tensor gelu_(torch::Tensor x);",
+    cuda_sources=runs_source,
+    functions=["gelu_"],
+)
+'''
+
 MODULE = Rewritten(
     name="gelu_tanh_by_hand",
     sizes="""
@@ -147,6 +238,23 @@ MODULE = Rewritten(
         "cuda_one_thread_each": Body(
             before=_CUDA_SIMPLE,
             forward="return gelu_module.shifted_gelu(x.contiguous(), self.shift)",
+        ),
+        "cuda_float4_columns": Body(
+            before=_CUDA_VECTORS,
+            forward="return vector_module.shift_gelu(x.contiguous(), self.shift)",
+        ),
+        "cuda_gelu_in_place": Body(
+            summary="Adds a learned shift by the library and applies GELU in its tanh form to the sum, in place.",
+            before=_CUDA_RUNS,
+            init="self.shift = nn.Parameter(torch.randn(width) * 0.5)",
+            methods='''
+                def _activate(self, y):
+                    """GELU of y, which is overwritten where the kernel applies."""
+                    if y.is_cuda and y.dtype == torch.float32 and y.is_contiguous():
+                        return runs_module.gelu_(y)
+                    return F.gelu(y, approximate="tanh")
+            ''',
+            forward="return self._activate(x + self.shift)",
         ),
     },
     carries_on="library_gelu",

@@ -95,6 +95,115 @@ _INIT = """
     self.pool = nn.MaxPool1d(4)
 """
 
+_CUDA_TWO_STEPS = '''
+from torch.utils.cpp_extension import load_inline
+
+steps_source = r"""
+#include <torch/extension.h>
+
+__global__ void grouped_conv1d_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                      const float* __restrict__ conv_bias, const float* __restrict__ bias,
+                                      float* __restrict__ out, int batch, int channels, int width, int groups,
+                                      int length, int taps, int padding, float slope) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    int total = batch * width * length;
+    if (idx >= total) return;
+    int t = idx % length;
+    int o = (idx / length) % width;
+    int n = idx / (length * width);
+    int in_each = channels / groups;
+    int group = o / (width / groups);
+    float sum = conv_bias[o];
+    for (int c = 0; c < in_each; c++) {
+        for (int k = 0; k < taps; k++) {
+            int at = t + k - padding;
+            if (at >= 0 && at < length) {
+                sum += x[(n * channels + group * in_each + c) * length + at] * weight[(o * in_each + c) * taps + k];
+            }
+        }
+    }
+    sum = sum > 0.0f ? sum : slope * sum;
+    out[idx] = sum + bias[o];
+}
+
+__global__ void max_pool1d_kernel(const float* __restrict__ y, float* __restrict__ out, int length, int window,
+                                  int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int pooled = length / window;
+    int p = idx % pooled;
+    int row = idx / pooled;
+    float best = -INFINITY;
+    for (int k = 0; k < window; k++) best = fmaxf(best, y[row * length + p * window + k]);
+    out[idx] = best;
+}
+
+torch::Tensor conv_leaky_pool(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, torch::Tensor bias,
+                              int64_t groups, int64_t padding, double slope, int64_t window) {
+    int batch = x.size(0), channels = x.size(1), length = x.size(2), width = weight.size(0), taps = weight.size(2);
+    auto y = torch::empty({batch, width, length}, x.options());
+    auto out = torch::empty({batch, width, length / window}, x.options());
+    int total = y.numel();
+    grouped_conv1d_kernel<<<(total + 255) / 256, 256>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), conv_bias.data_ptr<float>(), bias.data_ptr<float>(),
+        y.data_ptr<float>(), batch, channels, width, (int)groups, length, taps, (int)padding, (float)slope);
+    total = out.numel();
+    max_pool1d_kernel<<<(total + 255) / 256, 256>>>(y.data_ptr<float>(), out.data_ptr<float>(), length, (int)window,
+                                                    total);
+    return out;
+}
+"""
+steps_module = load_inline(
+    name="grouped_conv1d_leaky_max_two_steps",
+    cpp_sources="torch::Tensor conv_leaky_pool(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, "
+    "torch::Tensor bias, int64_t groups, int64_t padding, double slope, int64_t window);",
+    cuda_sources=steps_source,
+    functions=["conv_leaky_pool"],
+)
+'''
+
+_CUDA_POOLED_TAIL = '''
+from torch.utils.cpp_extension import load_inline
+
+tail_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// Leaky ReLU and the bias are monotone, so that they follow the maximum of four neighbours.
+__global__ void pool4_leaky_bias(const float4* __restrict__ y, const float* __restrict__ bias,
+                                 float* __restrict__ out, int width, int pooled, float slope) {
+    const int row = blockIdx.y;
+    const int p = blockIdx.x * blockDim.x + threadIdx.x;
+    if (p >= pooled) return;
+    const float4 v = y[(long)row * pooled + p];
+    const float best = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+    out[(long)row * pooled + p] = (best > 0.0f ? best : best * slope) + bias[row % width];
+}
+
+torch::Tensor pool_leaky_bias(torch::Tensor y, torch::Tensor bias, double slope) {
+    TORCH_CHECK(y.is_cuda() && y.is_contiguous(), "y must be a contiguous CUDA tensor");
+    TORCH_CHECK(y.scalar_type() == torch::kFloat32, "y must be float32");
+    TORCH_CHECK(y.size(2) % 4 == 0, "the length must be a multiple of four");
+    const int n = y.size(0), width = y.size(1), pooled = y.size(2) / 4;
+    TORCH_CHECK(n * width <= 65535, "too many rows");
+    auto out = torch::empty({n, width, pooled}, y.options());
+    dim3 grid((pooled + 127) / 128, n * width);
+    pool4_leaky_bias<<<grid, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(y.data_ptr<float>()), bias.data_ptr<float>(), out.data_ptr<float>(), width,
+        pooled, (float)slope);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+tail_module = load_inline(
+    name="grouped_conv1d_leaky_max_tail",
+    cpp_sources="torch::Tensor pool_leaky_bias(torch::Tensor y, torch::Tensor bias, double slope);",
+    cuda_sources=tail_source,
+    functions=["pool_leaky_bias"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="grouped_conv1d_leaky_max",
     sizes="""
@@ -213,6 +322,33 @@ MODULE = Rewritten(
                     x, self.conv.weight, self.conv.bias, self.bias.view(-1), self.conv.groups
                 )
             """,
+        ),
+        "cuda_conv_then_pool": Body(
+            before=_CUDA_TWO_STEPS,
+            forward="""
+                conv = self.conv
+                return steps_module.conv_leaky_pool(
+                    x.contiguous(), conv.weight, conv.bias, self.bias.contiguous(), conv.groups, conv.padding[0],
+                    self.activation.negative_slope, self.pool.kernel_size
+                )
+            """,
+        ),
+        "cuda_pooled_tail": Body(
+            summary="""The convolution from the library, the rest in one kernel with vector loads.
+
+    The pooling comes first, as leaky ReLU and the bias keep the order of the values.
+    """,
+            before=_CUDA_POOLED_TAIL,
+            init=_INIT,
+            methods='''
+                def _tail(self, y):
+                    """Maximum of four, leaky ReLU, bias."""
+                    if y.is_cuda and y.dtype == torch.float32 and y.shape[2] % 4 == 0:
+                        slope = self.activation.negative_slope
+                        return tail_module.pool_leaky_bias(y.contiguous(), self.bias.contiguous(), slope)
+                    return self.pool(self.activation(y) + self.bias)
+            ''',
+            forward="return self._tail(self.conv(x))",
         ),
     },
     carries_on="pool_first",

@@ -34,6 +34,109 @@ _STACKED = """
         self.register_buffer("bias", torch.stack([layer.bias for layer in self.layers]).unsqueeze(1))
 """
 
+_CUDA_SHARED_WEIGHTS = '''
+from torch.utils.cpp_extension import load_inline
+
+shared_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define IN 64
+#define OUT 64
+#define ROWS 16
+
+// A block has a group and 16 rows: the group's weights and its part of the rows are in shared memory.
+__global__ void grouped_linear_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                      const float* __restrict__ bias, float* __restrict__ out, int rows,
+                                      int groups) {
+    __shared__ float sw[OUT][IN + 1];
+    __shared__ float sx[ROWS][IN];
+    const int group = blockIdx.y;
+    const int first = blockIdx.x * ROWS;
+    for (int i = threadIdx.x; i < OUT * IN; i += blockDim.x) sw[i / IN][i % IN] = weight[group * OUT * IN + i];
+    for (int i = threadIdx.x; i < ROWS * IN; i += blockDim.x) {
+        const int r = i / IN;
+        sx[r][i % IN] = first + r < rows ? x[((first + r) * groups + group) * IN + i % IN] : 0.0f;
+    }
+    __syncthreads();
+    const int o = threadIdx.x % OUT;
+    const float b = bias[group * OUT + o];
+    float sum[4] = {b, b, b, b};
+    const int r0 = threadIdx.x / OUT * 4;
+#pragma unroll 16
+    for (int k = 0; k < IN; ++k) {
+        const float w = sw[o][k];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[j] = fmaf(sx[r0 + j][k], w, sum[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const int row = first + r0 + j;
+        if (row < rows) {
+            const float v = sum[j];
+            out[(row * groups + group) * OUT + o] = 0.5f * v * (1.0f + erff(v * 0.70710678f));
+        }
+    }
+}
+
+torch::Tensor grouped_linear(torch::Tensor x, torch::Tensor weight, torch::Tensor bias) {
+    const int rows = x.size(0), groups = weight.size(0);
+    TORCH_CHECK(weight.size(1) == OUT && weight.size(2) == IN, "groups must map 64 to 64 features");
+    auto out = torch::empty({rows, groups * OUT}, x.options());
+    dim3 grid((rows + ROWS - 1) / ROWS, groups);
+    grouped_linear_kernel<<<grid, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(), rows, groups);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+linear_module = load_inline(
+    name="grouped_linear_gelu_shared",
+    cpp_sources="torch::Tensor grouped_linear(torch::Tensor x, torch::Tensor weight, torch::Tensor bias);",
+    cuda_sources=shared_source,
+    functions=["grouped_linear"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_JOIN = '''
+from torch.utils.cpp_extension import load_inline
+
+join_source = r"""
+#include <torch/extension.h>
+
+// y: (groups, rows, each) -> (rows, groups * each), with bias and GELU on the way
+__global__ void join_gelu_kernel(const float* y, const float* bias, float* out, int rows, int groups, int each) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    int total = rows * groups * each;
+    if (idx >= total) return;
+    int row = idx % rows;
+    int feature = idx / rows;
+    int group = feature / each;
+    float v = y[(group * rows + row) * each + feature % each] + bias[feature];
+    out[row * groups * each + feature] = 0.5f * v * (1.0f + erff(v / 1.41421356f));
+}
+
+torch::Tensor join_gelu(torch::Tensor y, torch::Tensor bias) {
+    TORCH_CHECK(y.is_cuda() && bias.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(y.is_contiguous() && bias.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(y.scalar_type() == torch::kFloat32, "float32 expected");
+    int groups = y.size(0), rows = y.size(1), each = y.size(2);
+    auto out = torch::empty({rows, groups * each}, y.options());
+    int total = rows * groups * each;
+    join_gelu_kernel<<<(total + 127) / 128, 128>>>(y.data_ptr<float>(), bias.data_ptr<float>(),
+                                                   out.data_ptr<float>(), rows, groups, each);
+    return out;
+}
+"""
+join_module = load_inline(
+    name="grouped_linear_gelu_join",
+    cpp_sources="torch::Tensor join_gelu(torch::Tensor y, torch::Tensor bias);",
+    cuda_sources=join_source,
+    functions=["join_gelu"],
+)
+'''
+
 MODULE = Rewritten(
     name="grouped_linear_gelu",
     sizes="""
@@ -166,6 +269,37 @@ MODULE = Rewritten(
                     BLOCK_N=16, D_IN=self.group_in, D_OUT=self.group_out,
                 )
                 return out
+            """,
+        ),
+        "cuda_shared_weights": Body(
+            before=_CUDA_SHARED_WEIGHTS,
+            init=_INIT
+            + """
+    with torch.no_grad():
+        self.register_buffer("weights", torch.stack([layer.weight for layer in self.layers]).contiguous())
+        self.register_buffer("biases", torch.stack([layer.bias for layer in self.layers]).contiguous())
+""",
+            forward="return linear_module.grouped_linear(x.contiguous(), self.weights, self.biases)",
+        ),
+        "cuda_join_gelu": Body(
+            summary="A batched product for all groups; a kernel adds the bias, applies GELU and joins the groups.",
+            before=_CUDA_JOIN,
+            init=_INIT
+            + """
+    with torch.no_grad():
+        self.register_buffer("weights_t", torch.stack([layer.weight.t() for layer in self.layers]).contiguous())
+        self.register_buffer("biases", torch.cat([layer.bias for layer in self.layers]))
+""",
+            methods='''
+                def _join(self, y):
+                    """From (groups, rows, features) to the activated rows."""
+                    if y.is_cuda and y.dtype == torch.float32:
+                        return join_module.join_gelu(y.contiguous(), self.biases)
+                    return F.gelu(y.transpose(0, 1).reshape(y.shape[1], -1) + self.biases)
+            ''',
+            forward="""
+                pieces = x.view(x.shape[0], self.groups, -1).transpose(0, 1)
+                return self._join(torch.bmm(pieces, self.weights_t))
             """,
         ),
     },

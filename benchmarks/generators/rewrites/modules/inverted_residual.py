@@ -108,6 +108,163 @@ _FOLDED = """
             self.register_buffer(f"b{i}", bn.bias - bn.running_mean * scale)
 """
 
+_CUDA_THREE = '''
+from torch.utils.cpp_extension import load_inline
+
+three_source = r"""
+#include <torch/extension.h>
+
+__device__ inline float relu6(float v) { return fminf(fmaxf(v, 0.0f), 6.0f); }
+
+__global__ void expand_kernel(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ b,
+                              float* __restrict__ out, int channels, int wide, int area, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int p = idx % area;
+    int o = (idx / area) % wide;
+    int n = idx / (area * wide);
+    float sum = b[o];
+    for (int c = 0; c < channels; c++) sum += x[(n * channels + c) * area + p] * w[o * channels + c];
+    out[idx] = relu6(sum);
+}
+
+__global__ void depthwise_kernel(const float* __restrict__ h, const float* __restrict__ w,
+                                 const float* __restrict__ b, float* __restrict__ out, int wide, int height,
+                                 int width, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int col = idx % width;
+    int row = (idx / width) % height;
+    int plane = idx / (width * height);
+    int c = plane % wide;
+    float sum = b[c];
+    for (int ky = 0; ky < 3; ky++) {
+        for (int kx = 0; kx < 3; kx++) {
+            int y = row + ky - 1;
+            int x = col + kx - 1;
+            if (y >= 0 && y < height && x >= 0 && x < width)
+                sum += h[(plane * height + y) * width + x] * w[c * 9 + ky * 3 + kx];
+        }
+    }
+    out[idx] = relu6(sum);
+}
+
+__global__ void project_kernel(const float* __restrict__ h, const float* __restrict__ w,
+                               const float* __restrict__ b, const float* __restrict__ x, float* __restrict__ out,
+                               int wide, int channels, int area, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int p = idx % area;
+    int o = (idx / area) % channels;
+    int n = idx / (area * channels);
+    float sum = b[o];
+    for (int c = 0; c < wide; c++) sum += h[(n * wide + c) * area + p] * w[o * wide + c];
+    out[idx] = x[idx] + sum;
+}
+
+torch::Tensor inverted_residual(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2,
+                                torch::Tensor b2, torch::Tensor w3, torch::Tensor b3) {
+    int n = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3), wide = w1.size(0);
+    int area = height * width;
+    auto h1 = torch::empty({n, wide, height, width}, x.options());
+    auto h2 = torch::empty({n, wide, height, width}, x.options());
+    auto out = torch::empty_like(x);
+    int total = n * wide * area;
+    int threads = 256;
+    int blocks = (total + threads - 1) / threads;
+    expand_kernel<<<blocks, threads>>>(x.data_ptr<float>(), w1.data_ptr<float>(), b1.data_ptr<float>(),
+                                       h1.data_ptr<float>(), channels, wide, area, total);
+    depthwise_kernel<<<blocks, threads>>>(h1.data_ptr<float>(), w2.data_ptr<float>(), b2.data_ptr<float>(),
+                                          h2.data_ptr<float>(), wide, height, width, total);
+    total = n * channels * area;
+    blocks = (total + threads - 1) / threads;
+    project_kernel<<<blocks, threads>>>(h2.data_ptr<float>(), w3.data_ptr<float>(), b3.data_ptr<float>(),
+                                        x.data_ptr<float>(), out.data_ptr<float>(), wide, channels, area, total);
+    return out;
+}
+"""
+three_module = load_inline(
+    name="inverted_residual_three",
+    cpp_sources="torch::Tensor inverted_residual(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, "
+    "torch::Tensor w2, torch::Tensor b2, torch::Tensor w3, torch::Tensor b3);",
+    cuda_sources=three_source,
+    functions=["inverted_residual"],
+)
+'''
+
+_CUDA_TAILS = '''
+from torch.utils.cpp_extension import load_inline
+
+tails_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__global__ void bias_relu6_kernel(float4* __restrict__ h, const float* __restrict__ bias, int channels, int quads) {
+    const int plane = blockIdx.x;
+    const float b = bias[plane % channels];
+    float4* line = h + (long)plane * quads;
+    for (int i = threadIdx.x; i < quads; i += blockDim.x) {
+        float4 v = line[i];
+        v.x = fminf(fmaxf(v.x + b, 0.0f), 6.0f);
+        v.y = fminf(fmaxf(v.y + b, 0.0f), 6.0f);
+        v.z = fminf(fmaxf(v.z + b, 0.0f), 6.0f);
+        v.w = fminf(fmaxf(v.w + b, 0.0f), 6.0f);
+        line[i] = v;
+    }
+}
+
+__global__ void bias_residual_kernel(float4* __restrict__ h, const float* __restrict__ bias,
+                                     const float4* __restrict__ x, int channels, int quads) {
+    const int plane = blockIdx.x;
+    const float b = bias[plane % channels];
+    for (int i = threadIdx.x; i < quads; i += blockDim.x) {
+        const long at = (long)plane * quads + i;
+        float4 v = h[at];
+        const float4 r = x[at];
+        v.x += b + r.x;
+        v.y += b + r.y;
+        v.z += b + r.z;
+        v.w += b + r.w;
+        h[at] = v;
+    }
+}
+
+static void check(const torch::Tensor& h, const torch::Tensor& bias) {
+    TORCH_CHECK(h.is_cuda() && h.is_contiguous() && h.dim() == 4, "a contiguous CUDA tensor (N, C, H, W) expected");
+    TORCH_CHECK(h.scalar_type() == torch::kFloat32, "float32 expected");
+    TORCH_CHECK(h.size(2) * h.size(3) % 4 == 0 && bias.numel() == h.size(1), "unsupported shape");
+}
+
+torch::Tensor bias_relu6_(torch::Tensor h, torch::Tensor bias) {
+    check(h, bias);
+    const int planes = h.size(0) * h.size(1), quads = h.size(2) * h.size(3) / 4;
+    bias_relu6_kernel<<<planes, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<float4*>(h.data_ptr<float>()), bias.data_ptr<float>(), (int)h.size(1), quads);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return h;
+}
+
+torch::Tensor bias_residual_(torch::Tensor h, torch::Tensor bias, torch::Tensor x) {
+    check(h, bias);
+    check(x, bias);
+    const int planes = h.size(0) * h.size(1), quads = h.size(2) * h.size(3) / 4;
+    bias_residual_kernel<<<planes, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<float4*>(h.data_ptr<float>()), bias.data_ptr<float>(),
+        reinterpret_cast<const float4*>(x.data_ptr<float>()), (int)h.size(1), quads);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return h;
+}
+"""
+tails_module = load_inline(
+    name="inverted_residual_tails",
+    cpp_sources="torch::Tensor bias_relu6_(torch::Tensor h, torch::Tensor bias); "
+    "torch::Tensor bias_residual_(torch::Tensor h, torch::Tensor bias, torch::Tensor x);",
+    cuda_sources=tails_source,
+    functions=["bias_relu6_", "bias_residual_"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="inverted_residual",
     sizes="""
@@ -239,6 +396,43 @@ MODULE = Rewritten(
                 h = F.conv2d(x, self.w1, self.b1).clamp_(0, 6).contiguous()
                 h = depthwise_module.depthwise_relu6(h, self.w2, self.b2)
                 return F.conv2d(h, self.w3, self.b3).add_(x)
+            """,
+        ),
+        "cuda_three_kernels": Body(
+            before=_CUDA_THREE,
+            init=_INIT + _FOLDED,
+            forward="""
+                return three_module.inverted_residual(
+                    x.contiguous(), self.w1.contiguous(), self.b1, self.w2.contiguous(), self.b2,
+                    self.w3.contiguous(), self.b3
+                )
+            """,
+        ),
+        "cuda_tails": Body(
+            summary="""Convolutions with folded norms by the library, without biases.
+
+    Kernels add the biases in place, together with the activation or the residual.
+    """,
+            before=_CUDA_TAILS,
+            init=_INIT + _FOLDED,
+            methods='''
+                def _kernels_apply(self, x):
+                    """Whether the kernels take feature maps like x."""
+                    return x.is_cuda and x.dtype == torch.float32 and x.shape[2] * x.shape[3] % 4 == 0
+
+                def _plain(self, x):
+                    h = F.relu6(F.conv2d(x, self.w1, self.b1))
+                    h = F.relu6(F.conv2d(h, self.w2, self.b2, padding=1, groups=h.shape[1]))
+                    return x + F.conv2d(h, self.w3, self.b3)
+            ''',
+            forward="""
+                if not self._kernels_apply(x):
+                    return self._plain(x)
+                x = x.contiguous()
+                h = tails_module.bias_relu6_(F.conv2d(x, self.w1).contiguous(), self.b1)
+                h = F.conv2d(h, self.w2, padding=1, groups=self.w2.shape[0])
+                h = tails_module.bias_relu6_(h.contiguous(), self.b2)
+                return tails_module.bias_residual_(F.conv2d(h, self.w3).contiguous(), self.b3, x)
             """,
         ),
     },

@@ -60,6 +60,127 @@ _INIT = """
     self.scale = nn.Parameter(torch.randn(width))
 """
 
+_CUDA_GEMM = '''
+from torch.utils.cpp_extension import load_inline
+
+gemm_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define BM 64
+#define BN 64
+#define BK 16
+
+__device__ __forceinline__ float gelu(float v) { return 0.5f * v * (1.0f + erff(v * 0.7071067811865475f)); }
+
+// Tiles of 64 x 64 with 4 x 4 results per thread. The four columns of a thread make two outputs.
+__global__ void linear_gelu_pairs(const float* __restrict__ x, const float* __restrict__ weight,
+                                  const float* __restrict__ bias, const float* __restrict__ scale,
+                                  float* __restrict__ out, int rows, int features, int width) {
+    __shared__ __align__(16) float xs[BK][BM + 4];
+    __shared__ __align__(16) float ws[BK][BN + 4];
+    const int tx = threadIdx.x % 16;
+    const int ty = threadIdx.x / 16;
+    const int first_row = blockIdx.y * BM;
+    const int first_col = blockIdx.x * BN;
+    float acc[4][4] = {};
+    for (int k0 = 0; k0 < features; k0 += BK) {
+#pragma unroll
+        for (int i = threadIdx.x; i < BM * BK; i += 256) {
+            const int m = i / BK;
+            const int k = i % BK;
+            const bool inside = k0 + k < features;
+            xs[k][m] = inside && first_row + m < rows ? x[(long)(first_row + m) * features + k0 + k] : 0.0f;
+            ws[k][m] = inside && first_col + m < width ? weight[(long)(first_col + m) * features + k0 + k] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            const float4 a = *reinterpret_cast<const float4*>(&xs[k][ty * 4]);
+            const float4 b = *reinterpret_cast<const float4*>(&ws[k][tx * 4]);
+            const float av[4] = {a.x, a.y, a.z, a.w};
+            const float bv[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) acc[i][j] = fmaf(av[i], bv[j], acc[i][j]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int row = first_row + ty * 4 + i;
+        if (row >= rows) continue;
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            const int col = first_col + tx * 4 + j;
+            if (col + 1 >= width) continue;
+            const float left = gelu(acc[i][j] + bias[col]) * scale[col];
+            const float right = gelu(acc[i][j + 1] + bias[col + 1]) * scale[col + 1];
+            out[(long)row * (width / 2) + col / 2] = left + right;
+        }
+    }
+}
+
+torch::Tensor linear_gelu_pair_sum(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor scale) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous() && weight.is_contiguous(), "contiguous CUDA tensors expected");
+    const int rows = x.size(0), features = x.size(1), width = weight.size(0);
+    TORCH_CHECK(width % 2 == 0, "an even width expected");
+    auto out = torch::empty({rows, width / 2}, x.options());
+    dim3 grid((width + BN - 1) / BN, (rows + BM - 1) / BM);
+    linear_gelu_pairs<<<grid, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), scale.data_ptr<float>(),
+        out.data_ptr<float>(), rows, features, width);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+gemm_module = load_inline(
+    name="linear_gelu_scale_gemm",
+    cpp_sources="torch::Tensor linear_gelu_pair_sum(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "torch::Tensor scale);",
+    cuda_sources=gemm_source,
+    functions=["linear_gelu_pair_sum"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_ATOMIC = '''
+from torch.utils.cpp_extension import load_inline
+
+atomic_source = r"""
+#include <torch/extension.h>
+
+__global__ void gelu_scale_sum_kernel(const float* __restrict__ y, const float* __restrict__ scale, float* out,
+                                      int width, long total) {
+    long idx = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int feature = idx % width;
+    float v = y[idx];
+    float activated = 0.5f * v * (1.0f + erff(v * 0.70710678f));
+    atomicAdd(&out[idx / 2], activated * scale[feature]);
+}
+
+torch::Tensor gelu_scale_sum(torch::Tensor y, torch::Tensor scale) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.is_contiguous(), "y must be contiguous");
+    TORCH_CHECK(y.size(1) % 2 == 0, "an even number of features expected");
+    auto out = torch::zeros({y.size(0), y.size(1) / 2}, y.options());
+    long total = y.numel();
+    int threads = 256;
+    gelu_scale_sum_kernel<<<(total + threads - 1) / threads, threads>>>(
+        y.data_ptr<float>(), scale.data_ptr<float>(), out.data_ptr<float>(), (int)y.size(1), total);
+    return out;
+}
+"""
+atomic_module = load_inline(
+    name="linear_gelu_scale_atomic",
+    cpp_sources="torch::Tensor gelu_scale_sum(torch::Tensor y, torch::Tensor scale);",
+    cuda_sources=atomic_source,
+    functions=["gelu_scale_sum"],
+)
+'''
+
 MODULE = Rewritten(
     name="linear_gelu_scale",
     sizes="""
@@ -129,6 +250,29 @@ MODULE = Rewritten(
             """,
         ),
         "cuda_tail": Body(before=_CUDA, forward="return tail_module.fused_tail(self.linear(x), self.scale)"),
+        "cuda_register_tiles": Body(
+            before=_CUDA_GEMM,
+            forward="""
+                linear = self.linear
+                return gemm_module.linear_gelu_pair_sum(x.contiguous(), linear.weight, linear.bias, self.scale)
+            """,
+        ),
+        "cuda_atomic_tail": Body(
+            summary="The linear layer by the library; GELU, scale and the sums of neighbours in a kernel.",
+            before=_CUDA_ATOMIC,
+            init=_INIT,
+            methods='''
+                def _fallback(self, y):
+                    """The tail by library calls."""
+                    return (F.gelu(y) * self.scale).view(y.shape[0], -1, 2).sum(dim=-1)
+            ''',
+            forward="""
+                y = self.linear(x)
+                if not y.is_cuda or y.dtype != torch.float32:
+                    return self._fallback(y)
+                return atomic_module.gelu_scale_sum(y.contiguous(), self.scale)
+            """,
+        ),
     },
     carries_on="split_halves",
 )

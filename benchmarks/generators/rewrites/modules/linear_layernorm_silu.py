@@ -107,6 +107,140 @@ _CENTRED = """
         self.register_buffer("centred_bias", self.linear.bias - self.linear.bias.mean())
 """
 
+_CUDA_ROW_BLOCKS = '''
+from torch.utils.cpp_extension import load_inline
+
+row_source = r"""
+#include <torch/extension.h>
+
+// A block has a row, a thread a feature.
+__global__ void linear_norm_silu_kernel(const float* __restrict__ x, const float* __restrict__ w,
+                                        const float* __restrict__ b, const float* __restrict__ gamma,
+                                        const float* __restrict__ beta, float* __restrict__ out, int width,
+                                        float eps) {
+    extern __shared__ float shared[];
+    float* row = shared;
+    float* h = shared + width;
+    __shared__ float mean, inverse;
+    int j = threadIdx.x;
+    row[j] = x[blockIdx.x * width + j];
+    __syncthreads();
+    float sum = b[j];
+    for (int k = 0; k < width; k++) sum += row[k] * w[j * width + k];
+    h[j] = sum;
+    __syncthreads();
+    if (j == 0) {
+        float total = 0.0f;
+        for (int k = 0; k < width; k++) total += h[k];
+        mean = total / width;
+        float squares = 0.0f;
+        for (int k = 0; k < width; k++) squares += (h[k] - mean) * (h[k] - mean);
+        inverse = 1.0f / sqrtf(squares / width + eps);
+    }
+    __syncthreads();
+    float y = (h[j] - mean) * inverse * gamma[j] + beta[j];
+    out[blockIdx.x * width + j] = row[j] + y / (1.0f + expf(-y));
+}
+
+torch::Tensor linear_norm_silu(torch::Tensor x, torch::Tensor w, torch::Tensor b, torch::Tensor gamma,
+                               torch::Tensor beta, double eps) {
+    int rows = x.size(0), width = x.size(1);
+    TORCH_CHECK(width <= 1024, "width must fit into a block");
+    auto out = torch::empty_like(x);
+    linear_norm_silu_kernel<<<rows, width, 2 * width * sizeof(float)>>>(
+        x.data_ptr<float>(), w.data_ptr<float>(), b.data_ptr<float>(), gamma.data_ptr<float>(),
+        beta.data_ptr<float>(), out.data_ptr<float>(), width, (float)eps);
+    return out;
+}
+"""
+row_module = load_inline(
+    name="linear_layernorm_silu_rows",
+    cpp_sources="torch::Tensor linear_norm_silu(torch::Tensor x, torch::Tensor w, torch::Tensor b, "
+    "torch::Tensor gamma, torch::Tensor beta, double eps);",
+    cuda_sources=row_source,
+    functions=["linear_norm_silu"],
+)
+'''
+
+_CUDA_STATISTICS = '''
+from torch.utils.cpp_extension import load_inline
+
+statistics_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#define THREADS 128
+
+__global__ void row_statistics_kernel(const float* __restrict__ h, float* __restrict__ mean,
+                                      float* __restrict__ inverse, int width, float eps) {
+    __shared__ float buffer[THREADS];
+    const float* row = h + (long)blockIdx.x * width;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < width; i += THREADS) sum += row[i];
+    buffer[threadIdx.x] = sum;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) buffer[threadIdx.x] += buffer[threadIdx.x + s];
+        __syncthreads();
+    }
+    const float m = buffer[0] / width;
+    __syncthreads();
+    float squares = 0.0f;
+    for (int i = threadIdx.x; i < width; i += THREADS) squares += (row[i] - m) * (row[i] - m);
+    buffer[threadIdx.x] = squares;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) buffer[threadIdx.x] += buffer[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        mean[blockIdx.x] = m;
+        inverse[blockIdx.x] = rsqrtf(buffer[0] / width + eps);
+    }
+}
+
+__global__ void apply_kernel(const float* __restrict__ h, const float* __restrict__ x,
+                             const float* __restrict__ mean, const float* __restrict__ inverse,
+                             const float* __restrict__ gamma, const float* __restrict__ beta,
+                             float* __restrict__ out, int width, long total) {
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const int col = i % width;
+    const long row = i / width;
+    const float y = (h[i] - mean[row]) * inverse[row] * gamma[col] + beta[col];
+    out[i] = x[i] + y / (1.0f + expf(-y));
+}
+
+torch::Tensor norm_silu_add(torch::Tensor h, torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps) {
+    TORCH_CHECK(h.is_cuda() && x.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(h.is_contiguous() && x.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(h.sizes() == x.sizes() && h.dim() == 2, "matrices of the same shape expected");
+    const int rows = h.size(0), width = h.size(1);
+    auto mean = torch::empty({rows}, h.options());
+    auto inverse = torch::empty({rows}, h.options());
+    auto out = torch::empty_like(x);
+    auto stream = at::cuda::getCurrentCUDAStream();
+    row_statistics_kernel<<<rows, THREADS, 0, stream>>>(h.data_ptr<float>(), mean.data_ptr<float>(),
+                                                        inverse.data_ptr<float>(), width, (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    const long total = h.numel();
+    apply_kernel<<<(total + 255) / 256, 256, 0, stream>>>(
+        h.data_ptr<float>(), x.data_ptr<float>(), mean.data_ptr<float>(), inverse.data_ptr<float>(),
+        gamma.data_ptr<float>(), beta.data_ptr<float>(), out.data_ptr<float>(), width, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+statistics_module = load_inline(
+    name="linear_layernorm_silu_statistics",
+    cpp_sources="torch::Tensor norm_silu_add(torch::Tensor h, torch::Tensor x, torch::Tensor gamma, "
+    "torch::Tensor beta, double eps);",
+    cuda_sources=statistics_source,
+    functions=["norm_silu_add"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="linear_layernorm_silu",
     sizes="""
@@ -207,6 +341,30 @@ scripted = torch.jit.CompilationUnit(SOURCE)
             forward="""
                 return norm_module.norm_silu_forward(self.linear(x), x.contiguous(), self.weight, self.bias, self.eps)
             """,
+        ),
+        "cuda_block_per_row": Body(
+            before=_CUDA_ROW_BLOCKS,
+            forward="""
+                linear = self.linear
+                return row_module.linear_norm_silu(
+                    x.contiguous(), linear.weight, linear.bias, self.weight, self.bias, self.eps
+                )
+            """,
+        ),
+        "cuda_statistics_then_apply": Body(
+            summary="The product by the library, then one kernel for the statistics and one for the rest.",
+            before=_CUDA_STATISTICS,
+            init=_INIT,
+            methods='''
+                def _tail(self, h, x):
+                    """x + silu(layer_norm(h))."""
+                    if not h.is_cuda or h.dtype != torch.float32 or h.dim() != 2:
+                        return x + F.silu(F.layer_norm(h, (self.width,), self.weight, self.bias, self.eps))
+                    return statistics_module.norm_silu_add(
+                        h.contiguous(), x.contiguous(), self.weight, self.bias, self.eps
+                    )
+            ''',
+            forward="return self._tail(self.linear(x), x)",
         ),
     },
     carries_on="library_norm_in_place",

@@ -106,6 +106,127 @@ _TRANSPOSED = """
         self.register_buffer("recurrent_t", self.cell.weight_hh.t().contiguous())
 """
 
+_CUDA_SEQUENCE = '''
+from torch.utils.cpp_extension import load_inline
+
+sequence_source = r"""
+#include <torch/extension.h>
+
+__device__ float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
+
+// One block per sequence, one thread per gate and unit; all steps in one launch.
+__global__ void lstm_sequence_kernel(const float* __restrict__ x, const float* __restrict__ w_ih,
+                                     const float* __restrict__ w_hh, const float* __restrict__ b_ih,
+                                     const float* __restrict__ b_hh, float* __restrict__ out, int steps, int features,
+                                     int hidden) {
+    extern __shared__ float shared[];
+    float* input = shared;
+    float* h = input + features;
+    float* c = h + hidden;
+    float* gates = c + hidden;
+    int j = threadIdx.x;
+    if (j < hidden) {
+        h[j] = 0.0f;
+        c[j] = 0.0f;
+    }
+    for (int t = 0; t < steps; t++) {
+        long step = (long)blockIdx.x * steps + t;
+        for (int k = j; k < features; k += blockDim.x) input[k] = x[step * features + k];
+        __syncthreads();
+        float sum = b_ih[j] + b_hh[j];
+        for (int k = 0; k < features; k++) sum += w_ih[j * features + k] * input[k];
+        for (int k = 0; k < hidden; k++) sum += w_hh[j * hidden + k] * h[k];
+        gates[j] = sum;
+        __syncthreads();
+        if (j < hidden) {
+            float i = sigmoid(gates[j]);
+            float f = sigmoid(gates[hidden + j]);
+            float g = tanhf(gates[2 * hidden + j]);
+            float o = sigmoid(gates[3 * hidden + j]);
+            c[j] = f * c[j] + i * g;
+            h[j] = o * tanhf(c[j]);
+            out[step * hidden + j] = h[j];
+        }
+        __syncthreads();
+    }
+}
+
+torch::Tensor lstm_sequence(torch::Tensor x, torch::Tensor w_ih, torch::Tensor w_hh, torch::Tensor b_ih,
+                            torch::Tensor b_hh) {
+    int batch = x.size(0), steps = x.size(1), features = x.size(2), hidden = w_hh.size(1);
+    TORCH_CHECK(4 * hidden <= 1024, "the gates must fit into a block");
+    auto out = torch::empty({batch, steps, hidden}, x.options());
+    size_t bytes = (features + 6 * hidden) * sizeof(float);
+    lstm_sequence_kernel<<<batch, 4 * hidden, bytes>>>(
+        x.data_ptr<float>(), w_ih.data_ptr<float>(), w_hh.data_ptr<float>(), b_ih.data_ptr<float>(),
+        b_hh.data_ptr<float>(), out.data_ptr<float>(), steps, features, hidden);
+    return out;
+}
+"""
+sequence_module = load_inline(
+    name="lstm_cell_loop_sequence",
+    cpp_sources="torch::Tensor lstm_sequence(torch::Tensor x, torch::Tensor w_ih, torch::Tensor w_hh, "
+    "torch::Tensor b_ih, torch::Tensor b_hh);",
+    cuda_sources=sequence_source,
+    functions=["lstm_sequence"],
+)
+'''
+
+_CUDA_CELL = '''
+from torch.utils.cpp_extension import load_inline
+
+cell_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__device__ __forceinline__ float logistic(float v) { return 1.0f / (1.0f + __expf(-v)); }
+
+// The cell's pointwise part of step t: sums the two products, updates both states and stores h in the output.
+// projected: (batch, steps, 4 * hidden); recurrent: (batch, 4 * hidden); gates in the order i, f, g, o.
+__global__ void cell_kernel(const float* __restrict__ projected, const float* __restrict__ recurrent,
+                            float* __restrict__ h, float* __restrict__ c, float* __restrict__ out, int steps, int t,
+                            int hidden, int total) {
+    const int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    const int row = idx / hidden;
+    const int unit = idx % hidden;
+    const float* p = projected + ((long)row * steps + t) * 4 * hidden + unit;
+    const float* r = recurrent + (long)row * 4 * hidden + unit;
+    const float i = logistic(p[0] + r[0]);
+    const float f = logistic(p[hidden] + r[hidden]);
+    const float g = 2.0f * logistic(2.0f * (p[2 * hidden] + r[2 * hidden])) - 1.0f;
+    const float o = logistic(p[3 * hidden] + r[3 * hidden]);
+    const float cell = fmaf(f, c[idx], i * g);
+    const float state = o * tanhf(cell);
+    c[idx] = cell;
+    h[idx] = state;
+    out[((long)row * steps + t) * hidden + unit] = state;
+}
+
+void cell_step(torch::Tensor projected, torch::Tensor recurrent, torch::Tensor h, torch::Tensor c, torch::Tensor out,
+               int64_t t) {
+    TORCH_CHECK(projected.is_cuda() && recurrent.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(projected.is_contiguous() && recurrent.is_contiguous() && h.is_contiguous() && c.is_contiguous() &&
+                out.is_contiguous(), "contiguous tensors expected");
+    const int batch = h.size(0), hidden = h.size(1), steps = projected.size(1);
+    TORCH_CHECK(t >= 0 && t < steps, "no such step");
+    const int total = batch * hidden;
+    cell_kernel<<<(total + 127) / 128, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        projected.data_ptr<float>(), recurrent.data_ptr<float>(), h.data_ptr<float>(), c.data_ptr<float>(),
+        out.data_ptr<float>(), steps, (int)t, hidden, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+"""
+cell_module = load_inline(
+    name="lstm_cell_loop_cell",
+    cpp_sources="void cell_step(torch::Tensor projected, torch::Tensor recurrent, torch::Tensor h, torch::Tensor c, "
+    "torch::Tensor out, int64_t t);",
+    cuda_sources=cell_source,
+    functions=["cell_step"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="lstm_cell_loop",
     sizes="""
@@ -285,6 +406,46 @@ MODULE = Rewritten(
             forward="""
                 projected = F.linear(x, self.cell.weight_ih, self.bias)
                 return recurrence_module.lstm_forward(projected.contiguous(), self.recurrent_t)
+            """,
+        ),
+        "cuda_whole_sequence": Body(
+            before=_CUDA_SEQUENCE,
+            forward="""
+                cell = self.cell
+                return sequence_module.lstm_sequence(
+                    x.contiguous(), cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+                )
+            """,
+        ),
+        "cuda_cell_steps": Body(
+            summary="""An LSTM with products from the library and the pointwise part of a step in one kernel.
+
+    All inputs are projected at once before the loop, with both biases.
+    """,
+            before=_CUDA_CELL,
+            init=_INIT + _TRANSPOSED,
+            methods='''
+                def _plain(self, x):
+                    """The loop over the cell, for other devices and types."""
+                    h = x.new_zeros(x.shape[0], self.hidden)
+                    c = torch.zeros_like(h)
+                    outputs = []
+                    for t in range(x.shape[1]):
+                        h, c = self.cell(x[:, t], (h, c))
+                        outputs.append(h)
+                    return torch.stack(outputs, dim=1)
+            ''',
+            forward="""
+                if not x.is_cuda or x.dtype != torch.float32:
+                    return self._plain(x)
+                B, T, _ = x.shape
+                projected = F.linear(x, self.cell.weight_ih, self.bias).contiguous()
+                h = x.new_zeros(B, self.hidden)
+                c = x.new_zeros(B, self.hidden)
+                out = x.new_empty(B, T, self.hidden)
+                for t in range(T):
+                    cell_module.cell_step(projected, torch.mm(h, self.recurrent_t), h, c, out, t)
+                return out
             """,
         ),
     },

@@ -99,6 +99,127 @@ tiled_module = load_inline(
 )
 '''
 
+_CUDA_SHARED_SCAN = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define THREADS 1024
+
+// One block per row. Hillis-Steele scan of the reversed row in shared memory, a chunk of 1024 steps at a time.
+__global__ void reverse_cumsum_kernel(const float* x, const float* mask, float* out, int steps) {
+    __shared__ float s[THREADS];
+    __shared__ float carry;
+    int tid = threadIdx.x;
+    long base = (long)blockIdx.x * steps;
+    if (tid == 0) carry = 0.0f;
+    __syncthreads();
+    for (int start = 0; start < steps; start += THREADS) {
+        int i = steps - 1 - start - tid;
+        s[tid] = i >= 0 ? x[base + i] * mask[base + i] : 0.0f;
+        __syncthreads();
+        for (int d = 1; d < THREADS; d *= 2) {
+            float other = 0.0f;
+            if (tid >= d) other = s[tid - d];
+            __syncthreads();
+            s[tid] += other;
+            __syncthreads();
+        }
+        if (i >= 0) out[base + i] = s[tid] + carry;
+        __syncthreads();
+        if (tid == 0) carry += s[THREADS - 1];
+        __syncthreads();
+    }
+}
+
+torch::Tensor reverse_cumsum_cuda(torch::Tensor x, torch::Tensor mask) {
+    auto out = torch::empty_like(x);
+    int rows = x.size(0);
+    int steps = x.size(1);
+    reverse_cumsum_kernel<<<rows, THREADS>>>(x.data_ptr<float>(), mask.data_ptr<float>(), out.data_ptr<float>(),
+                                             steps);
+    return out;
+}
+"""
+
+reverse_cumsum = load_inline(
+    name="masked_reverse_cumsum_shared_scan",
+    cpp_sources="torch::Tensor reverse_cumsum_cuda(torch::Tensor x, torch::Tensor mask);",
+    cuda_sources=source,
+    functions=["reverse_cumsum_cuda"],
+    verbose=False,
+)
+'''
+
+_CUDA_FLIPS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+template <typename scalar_t>
+__global__ void mask_and_flip(const scalar_t* __restrict__ x, const scalar_t* __restrict__ mask,
+                              scalar_t* __restrict__ out, int64_t total, int steps) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const int64_t row = i / steps;
+    const int64_t from = row * steps + (steps - 1 - i % steps);
+    out[i] = x[from] * mask[from];
+}
+
+template <typename scalar_t>
+__global__ void flip_rows(const scalar_t* __restrict__ in, scalar_t* __restrict__ out, int64_t total, int steps) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const int64_t row = i / steps;
+    out[i] = in[row * steps + (steps - 1 - i % steps)];
+}
+
+torch::Tensor mask_and_flip_cuda(torch::Tensor x, torch::Tensor mask) {
+    TORCH_CHECK(x.is_cuda() && mask.is_cuda(), "inputs must be CUDA tensors");
+    TORCH_CHECK(x.sizes() == mask.sizes(), "x and mask must have the same shape");
+    auto out = torch::empty_like(x);
+    const int64_t total = x.numel();
+    const int threads = 256;
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "mask_and_flip", [&] {
+        mask_and_flip<scalar_t><<<(total + threads - 1) / threads, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+            x.data_ptr<scalar_t>(), mask.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), total, (int)x.size(1));
+    });
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+
+torch::Tensor flip_rows_cuda(torch::Tensor in) {
+    TORCH_CHECK(in.is_cuda(), "input must be a CUDA tensor");
+    auto out = torch::empty_like(in);
+    const int64_t total = in.numel();
+    const int threads = 256;
+    AT_DISPATCH_FLOATING_TYPES(in.scalar_type(), "flip_rows", [&] {
+        flip_rows<scalar_t><<<(total + threads - 1) / threads, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+            in.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), total, (int)in.size(1));
+    });
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+cpp_source = """
+torch::Tensor mask_and_flip_cuda(torch::Tensor x, torch::Tensor mask);
+torch::Tensor flip_rows_cuda(torch::Tensor in);
+"""
+
+flips = load_inline(
+    name="masked_reverse_cumsum_flips",
+    cpp_sources=cpp_source,
+    cuda_sources=cuda_source,
+    functions=["mask_and_flip_cuda", "flip_rows_cuda"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="masked_reverse_cumsum",
     sizes="""
@@ -187,6 +308,33 @@ MODULE = Rewritten(
                 if not x.is_contiguous():
                     x = x.contiguous()
                 return tiled_module.suffix_sums_tiled(x, mask.contiguous())
+            """,
+        ),
+        "cuda_scan_in_shared": Body(
+            before=_CUDA_SHARED_SCAN,
+            forward="return reverse_cumsum.reverse_cumsum_cuda(x.contiguous(), mask.contiguous())",
+        ),
+        "cuda_flips_library_cumsum": Body(
+            summary="""Reverse cumulative sum with the product and both flips in kernels.
+
+    The scan itself is the library's. Anything but dense CUDA matrices goes through plain PyTorch.
+    """,
+            before=_CUDA_FLIPS,
+            methods='''
+                def _usable(self, x, mask):
+                    """Whether the kernels take these tensors."""
+                    if not (x.is_cuda and mask.is_cuda):
+                        return False
+                    return x.dim() == 2 and x.dtype == mask.dtype and x.dtype in (torch.float32, torch.float64)
+
+                def _fallback(self, x, mask):
+                    return torch.flip(torch.cumsum(torch.flip(x * mask, dims=[1]), dim=1), dims=[1])
+            ''',
+            forward="""
+                if not self._usable(x, mask):
+                    return self._fallback(x, mask)
+                flipped = flips.mask_and_flip_cuda(x.contiguous(), mask.contiguous())
+                return flips.flip_rows_cuda(torch.cumsum(flipped, dim=1))
             """,
         ),
     },

@@ -125,6 +125,128 @@ _TRANSPOSED = """
         self.register_buffer("head_t", self.head.weight.t().contiguous())
 """
 
+_CUDA_LAYERS = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+__global__ void linear_kernel(const float* x, const float* weight, const float* bias, float* y, int rows, int fan_in,
+                              int fan_out, bool relu) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= rows * fan_out) return;
+    int row = idx / fan_out;
+    int col = idx % fan_out;
+    float sum = bias[col];
+    for (int k = 0; k < fan_in; k++) {
+        sum += x[row * fan_in + k] * weight[col * fan_in + k];
+    }
+    y[idx] = relu ? fmaxf(sum, 0.0f) : sum;
+}
+
+__global__ void softmax_kernel(float* y, int rows, int classes) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    float* p = y + row * classes;
+    float highest = p[0];
+    for (int c = 1; c < classes; c++) highest = fmaxf(highest, p[c]);
+    float sum = 0.0f;
+    for (int c = 0; c < classes; c++) {
+        p[c] = expf(p[c] - highest);
+        sum += p[c];
+    }
+    for (int c = 0; c < classes; c++) p[c] /= sum;
+}
+
+torch::Tensor linear(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, bool relu) {
+    int rows = x.size(0);
+    int fan_in = x.size(1);
+    int fan_out = weight.size(0);
+    auto y = torch::empty({rows, fan_out}, x.options());
+    int threads = 256;
+    int blocks = (rows * fan_out + threads - 1) / threads;
+    linear_kernel<<<blocks, threads>>>(x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(),
+                                       y.data_ptr<float>(), rows, fan_in, fan_out, relu);
+    return y;
+}
+
+torch::Tensor mlp_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2, torch::Tensor b2,
+                          torch::Tensor w3, torch::Tensor b3) {
+    auto h = linear(x, w1, b1, true);
+    h = linear(h, w2, b2, true);
+    auto y = linear(h, w3, b3, false);
+    int rows = y.size(0);
+    softmax_kernel<<<(rows + 63) / 64, 64>>>(y.data_ptr<float>(), rows, (int)y.size(1));
+    return y;
+}
+"""
+
+mlp_cuda = load_inline(
+    name="mlp_dropout_head_layers",
+    cpp_sources="torch::Tensor mlp_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2, "
+    "torch::Tensor b2, torch::Tensor w3, torch::Tensor b3);",
+    cuda_sources=source,
+    functions=["mlp_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_CLASSIFIER = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// A warp per row: lane c ends up with the logit of class c, so at most 32 classes.
+__global__ void classifier_softmax(const float* __restrict__ h, const float* __restrict__ weight,
+                                   const float* __restrict__ bias, float* __restrict__ out, int rows, int hidden,
+                                   int classes) {
+    const int lane = threadIdx.x % 32;
+    const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= rows) return;
+    const float* in = h + (long)row * hidden;
+    float logit = -INFINITY;
+    for (int c = 0; c < classes; ++c) {
+        float sum = 0.0f;
+        for (int k = lane; k < hidden; k += 32) sum = fmaf(in[k], weight[c * hidden + k], sum);
+        #pragma unroll
+        for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        if (lane == c) logit = sum + bias[c];
+    }
+    float highest = logit;
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, o));
+    float e = lane < classes ? __expf(logit - highest) : 0.0f;
+    float total = e;
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) total += __shfl_xor_sync(0xffffffffu, total, o);
+    if (lane < classes) out[(long)row * classes + lane] = e / total;
+}
+
+torch::Tensor classifier_softmax_forward(torch::Tensor h, torch::Tensor weight, torch::Tensor bias) {
+    TORCH_CHECK(h.is_cuda() && h.is_contiguous(), "h must be a contiguous CUDA tensor");
+    TORCH_CHECK(weight.size(0) <= 32, "at most 32 classes");
+    const int rows = h.size(0), hidden = h.size(1), classes = weight.size(0);
+    auto out = torch::empty({rows, classes}, h.options());
+    const int warps = 4;
+    classifier_softmax<<<(rows + warps - 1) / warps, warps * 32, 0, at::cuda::getCurrentCUDAStream()>>>(
+        h.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(), rows, hidden,
+        classes);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+classifier = load_inline(
+    name="mlp_dropout_head_classifier",
+    cpp_sources="torch::Tensor classifier_softmax_forward(torch::Tensor h, torch::Tensor weight, torch::Tensor bias);",
+    cuda_sources=source,
+    functions=["classifier_softmax_forward"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="mlp_dropout_head",
     sizes="""
@@ -255,6 +377,31 @@ MODULE = Rewritten(
                     x.contiguous(), self.first_t, self.first.bias, self.second_t, self.second.bias, self.head_t,
                     self.head.bias
                 )
+            """,
+        ),
+        "cuda_thread_per_unit": Body(
+            before=_CUDA_LAYERS,
+            forward="""
+                return mlp_cuda.mlp_forward(
+                    x, self.first.weight, self.first.bias, self.second.weight, self.second.bias,
+                    self.head.weight, self.head.bias,
+                )
+            """,
+        ),
+        "cuda_classifier": Body(
+            summary="The hidden layers are the library's; the last layer and the softmax are one kernel.",
+            before=_CUDA_CLASSIFIER,
+            methods='''
+                def _classify(self, h):
+                    """Class probabilities from hidden features."""
+                    if h.is_cuda and h.dtype == torch.float32 and self.head.out_features <= 32:
+                        return classifier.classifier_softmax_forward(h.contiguous(), self.head.weight, self.head.bias)
+                    return torch.softmax(self.head(h), dim=1)
+            ''',
+            forward="""
+                h = self.dropout(F.relu_(self.first(x)))
+                h = self.dropout(F.relu_(self.second(h)))
+                return self._classify(h)
             """,
         ),
     },

@@ -30,6 +30,121 @@ _INIT = """
     self.side = window // 2
 """
 
+_CUDA_RUNNING = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+__device__ __forceinline__ int inside(int t, int steps) { return t < 0 ? 0 : (t >= steps ? steps - 1 : t); }
+
+// A thread walks one channel over a segment of the steps and keeps the sum of the window as it slides.
+__global__ void sliding_decompose(const float* __restrict__ x, float* __restrict__ out, int steps, int channels,
+                                  int side, int segment) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= channels) return;
+    const float* series = x + (long)blockIdx.z * steps * channels + c;
+    float* result = out + (long)blockIdx.z * steps * 2 * channels + c;
+    int first = blockIdx.y * segment;
+    int last = min(first + segment, steps);
+    float sum = 0.0f;
+    for (int k = -side; k <= side; ++k) sum += series[(long)inside(first + k, steps) * channels];
+    float inverse = 1.0f / (2 * side + 1);
+    for (int t = first; t < last; ++t) {
+        float trend = sum * inverse;
+        result[(long)t * 2 * channels] = series[(long)t * channels] - trend;
+        result[(long)t * 2 * channels + channels] = trend;
+        sum += series[(long)inside(t + side + 1, steps) * channels] - series[(long)inside(t - side, steps) * channels];
+    }
+}
+
+torch::Tensor sliding_forward(torch::Tensor x, int64_t side) {
+    int batch = x.size(0), steps = x.size(1), channels = x.size(2);
+    auto out = torch::empty({batch, steps, 2 * channels}, x.options());
+    const int segment = 48;
+    dim3 grid((channels + 127) / 128, (steps + segment - 1) / segment, batch);
+    sliding_decompose<<<grid, 128>>>(x.data_ptr<float>(), out.data_ptr<float>(), steps, channels, (int)side, segment);
+    return out;
+}
+"""
+sliding = load_inline(
+    name="moving_average_decomposition_sliding",
+    cpp_sources="torch::Tensor sliding_forward(torch::Tensor x, int64_t side);",
+    cuda_sources=source,
+    functions=["sliding_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_AROUND_POOL = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// (batch, steps, channels) to (batch, channels, side + steps + side), ends replicated
+__global__ void pad_transposed_kernel(const float* __restrict__ x, float* __restrict__ padded, int steps,
+                                      int channels, int side, long total) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int length = steps + 2 * side;
+    int t = idx % length;
+    int c = (idx / length) % channels;
+    long b = idx / ((long)length * channels);
+    int from = min(max(t - side, 0), steps - 1);
+    padded[idx] = x[(b * steps + from) * channels + c];
+}
+
+// seasonal part and trend side by side, from the series and its transposed trend
+__global__ void split_kernel(const float* __restrict__ x, const float* __restrict__ trend, float* __restrict__ out,
+                             int steps, int channels, long total) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int c = idx % channels;
+    int t = (idx / channels) % steps;
+    long b = idx / ((long)channels * steps);
+    float m = trend[(b * channels + c) * steps + t];
+    long row = (b * steps + t) * 2 * channels;
+    out[row + c] = x[idx] - m;
+    out[row + channels + c] = m;
+}
+
+torch::Tensor pad_transposed(torch::Tensor x, int64_t side) {
+    TORCH_CHECK(x.is_cuda(), "x must be on the GPU");
+    TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+    int batch = x.size(0), steps = x.size(1), channels = x.size(2);
+    auto padded = torch::empty({batch, channels, steps + 2 * side}, x.options());
+    long total = padded.numel();
+    pad_transposed_kernel<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), padded.data_ptr<float>(), steps,
+                                                        channels, (int)side, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return padded;
+}
+
+torch::Tensor split_series(torch::Tensor x, torch::Tensor trend) {
+    TORCH_CHECK(x.is_contiguous() && trend.is_contiguous(), "dense tensors expected");
+    int batch = x.size(0), steps = x.size(1), channels = x.size(2);
+    auto out = torch::empty({batch, steps, 2 * channels}, x.options());
+    long total = x.numel();
+    split_kernel<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), trend.data_ptr<float>(), out.data_ptr<float>(),
+                                               steps, channels, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+around_pool = load_inline(
+    name="moving_average_decomposition_around_pool",
+    cpp_sources=(
+        "torch::Tensor pad_transposed(torch::Tensor x, int64_t side);"
+        "torch::Tensor split_series(torch::Tensor x, torch::Tensor trend);"
+    ),
+    cuda_sources=cuda_source,
+    functions=["pad_transposed", "split_series"],
+)
+'''
+
 MODULE = Rewritten(
     name="moving_average_decomposition",
     sizes="""
@@ -151,6 +266,39 @@ MODULE = Rewritten(
                 grid = (batch, steps, triton.cdiv(channels, 256))
                 decompose[grid](x, out, steps, channels, WINDOW=self.window, BLOCK=256, num_warps=4)
                 return out
+            """,
+        ),
+        "cuda_sliding_sum": Body(
+            before=_CUDA_RUNNING,
+            init=_INIT,
+            forward="""
+                # a window of even size would not be symmetric around its step
+                assert self.window % 2 == 1
+                return sliding.sliding_forward(x.contiguous(), self.side)
+            """,
+        ),
+        "cuda_around_library_pool": Body(
+            summary="""Series decomposition with kernels on both sides of the library's pooling.
+
+    One kernel pads and transposes, the other writes seasonal part and trend into their places.
+    """,
+            before=_CUDA_AROUND_POOL,
+            init=_INIT,
+            methods='''
+                def _reference(self, x):
+                    """Plain PyTorch, for inputs that the kernels do not take."""
+                    ends = (x[:, :1].expand(-1, self.side, -1), x, x[:, -1:].expand(-1, self.side, -1))
+                    trend = F.avg_pool1d(torch.cat(ends, dim=1).transpose(1, 2), self.window, stride=1)
+                    trend = trend.transpose(1, 2)
+                    return torch.cat([x - trend, trend], dim=-1)
+            ''',
+            forward="""
+                if not x.is_cuda or x.dtype != torch.float32 or x.dim() != 3:
+                    return self._reference(x)
+                x = x.contiguous()
+                padded = around_pool.pad_transposed(x, self.side)
+                trend = F.avg_pool1d(padded, self.window, stride=1)
+                return around_pool.split_series(x, trend.contiguous())
             """,
         ),
     },

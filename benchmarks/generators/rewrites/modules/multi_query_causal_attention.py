@@ -74,6 +74,219 @@ _PACKED = """
         self.register_buffer("packed_bias", torch.cat([self.query.bias, self.key.bias, self.value.bias]))
 """
 
+_CUDA_BLOCK_PER_QUERY = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define TILE 16
+#define THREADS 128
+
+__global__ void linear_tiled(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ b,
+                             float* __restrict__ y, int M, int N, int K) {
+    __shared__ float xs[TILE][TILE];
+    __shared__ float ws[TILE][TILE + 1];
+    int tx = threadIdx.x, ty = threadIdx.y;
+    int row = blockIdx.y * TILE + ty;
+    int col = blockIdx.x * TILE + tx;
+    int w_row = blockIdx.x * TILE + ty;
+    float acc = 0.0f;
+    for (int k0 = 0; k0 < K; k0 += TILE) {
+        xs[ty][tx] = (row < M && k0 + tx < K) ? x[(long)row * K + k0 + tx] : 0.0f;
+        ws[ty][tx] = (w_row < N && k0 + tx < K) ? w[(long)w_row * K + k0 + tx] : 0.0f;
+        __syncthreads();
+        #pragma unroll
+        for (int k = 0; k < TILE; ++k) acc += xs[ty][k] * ws[tx][k];
+        __syncthreads();
+    }
+    if (row < M && col < N) y[(long)row * N + col] = acc + b[col];
+}
+
+// One block per query and head; the scores of the query live in shared memory.
+__global__ void attention_kernel(const float* __restrict__ q, const float* __restrict__ k,
+                                 const float* __restrict__ v, float* __restrict__ y, int T, int H, int D,
+                                 float scale) {
+    extern __shared__ float smem[];
+    __shared__ float red[THREADS];
+    float* scores = smem;
+    float* qs = smem + T;
+    int t = blockIdx.x, h = blockIdx.y, b = blockIdx.z, tid = threadIdx.x;
+    long q_at = ((long)b * T + t) * H * D + h * D;
+    const float* keys = k + (long)b * T * D;
+    const float* values = v + (long)b * T * D;
+    for (int d = tid; d < D; d += THREADS) qs[d] = q[q_at + d] * scale;
+    __syncthreads();
+
+    float highest = -1e30f;
+    for (int j = tid; j <= t; j += THREADS) {
+        float dot = 0.0f;
+        for (int d = 0; d < D; ++d) dot += qs[d] * keys[j * D + d];
+        scores[j] = dot;
+        highest = fmaxf(highest, dot);
+    }
+    red[tid] = highest;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) red[tid] = fmaxf(red[tid], red[tid + s]);
+        __syncthreads();
+    }
+    highest = red[0];
+    __syncthreads();
+
+    float sum = 0.0f;
+    for (int j = tid; j <= t; j += THREADS) {
+        scores[j] = expf(scores[j] - highest);
+        sum += scores[j];
+    }
+    red[tid] = sum;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) red[tid] += red[tid + s];
+        __syncthreads();
+    }
+    sum = red[0];
+
+    for (int d = tid; d < D; d += THREADS) {
+        float acc = 0.0f;
+        for (int j = 0; j <= t; ++j) acc += scores[j] * values[j * D + d];
+        y[q_at + d] = acc / sum;
+    }
+}
+
+torch::Tensor linear(torch::Tensor x, torch::Tensor w, torch::Tensor b) {
+    int M = x.size(0) * x.size(1), K = x.size(2), N = w.size(0);
+    auto y = torch::empty({x.size(0), x.size(1), N}, x.options());
+    dim3 block(TILE, TILE);
+    dim3 grid((N + TILE - 1) / TILE, (M + TILE - 1) / TILE);
+    linear_tiled<<<grid, block>>>(x.data_ptr<float>(), w.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(),
+                                  M, N, K);
+    return y;
+}
+
+torch::Tensor mqa_forward(torch::Tensor x, torch::Tensor wq, torch::Tensor bq, torch::Tensor wk, torch::Tensor bk,
+                          torch::Tensor wv, torch::Tensor bv, torch::Tensor wo, torch::Tensor bo, int64_t heads) {
+    auto q = linear(x, wq, bq);
+    auto k = linear(x, wk, bk);
+    auto v = linear(x, wv, bv);
+    auto y = torch::empty_like(q);
+    int B = x.size(0), T = x.size(1), D = k.size(2);
+    size_t shared = (T + D) * sizeof(float);
+    attention_kernel<<<dim3(T, heads, B), THREADS, shared>>>(q.data_ptr<float>(), k.data_ptr<float>(),
+                                                             v.data_ptr<float>(), y.data_ptr<float>(), T, (int)heads,
+                                                             D, 1.0f / sqrtf((float)D));
+    return linear(y, wo, bo);
+}
+"""
+
+mqa_cuda = load_inline(
+    name="multi_query_causal_attention_block_per_query",
+    cpp_sources="torch::Tensor mqa_forward(torch::Tensor x, torch::Tensor wq, torch::Tensor bq, torch::Tensor wk, "
+    "torch::Tensor bk, torch::Tensor wv, torch::Tensor bv, torch::Tensor wo, torch::Tensor bo, int64_t heads);",
+    cuda_sources=source,
+    functions=["mqa_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_FLASH = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+constexpr int D = 64;
+constexpr int ROWS = 64;
+constexpr int KEYS = 32;
+
+// A thread per query: query and output in registers, tiles of keys and values in shared memory.
+__global__ void __launch_bounds__(ROWS) flash_kernel(const float* __restrict__ q, const float* __restrict__ k,
+                                                     const float* __restrict__ v, float* __restrict__ y, int T,
+                                                     int H, float scale) {
+    __shared__ float4 ks[KEYS][D / 4];
+    __shared__ float4 vs[KEYS][D / 4];
+    const int first = blockIdx.x * ROWS;
+    const int h = blockIdx.y, b = blockIdx.z;
+    const int t = first + threadIdx.x;
+    const bool active = t < T;
+    const long at = (((long)b * T + (active ? t : 0)) * H + h) * D;
+    float mine[D], acc[D];
+    #pragma unroll
+    for (int d = 0; d < D; ++d) {
+        mine[d] = q[at + d] * scale;
+        acc[d] = 0.0f;
+    }
+    float top = -1e30f, total = 0.0f;
+    const int end = min(first + ROWS, T);
+    const float4* k4 = reinterpret_cast<const float4*>(k + (long)b * T * D);
+    const float4* v4 = reinterpret_cast<const float4*>(v + (long)b * T * D);
+    for (int start = 0; start < end; start += KEYS) {
+        for (int i = threadIdx.x; i < KEYS * D / 4; i += ROWS) {
+            int j = start + i / (D / 4);
+            float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            ks[i / (D / 4)][i % (D / 4)] = j < T ? k4[(long)j * (D / 4) + i % (D / 4)] : zero;
+            vs[i / (D / 4)][i % (D / 4)] = j < T ? v4[(long)j * (D / 4) + i % (D / 4)] : zero;
+        }
+        __syncthreads();
+        for (int j = 0; j < KEYS && start + j <= t && start + j < T; ++j) {
+            float s = 0.0f;
+            #pragma unroll
+            for (int d = 0; d < D / 4; ++d) {
+                float4 key = ks[j][d];
+                s += mine[4 * d] * key.x + mine[4 * d + 1] * key.y + mine[4 * d + 2] * key.z + mine[4 * d + 3] * key.w;
+            }
+            if (s > top) {
+                float fade = __expf(top - s);
+                total *= fade;
+                #pragma unroll
+                for (int d = 0; d < D; ++d) acc[d] *= fade;
+                top = s;
+            }
+            float p = __expf(s - top);
+            total += p;
+            #pragma unroll
+            for (int d = 0; d < D / 4; ++d) {
+                float4 value = vs[j][d];
+                acc[4 * d] += p * value.x;
+                acc[4 * d + 1] += p * value.y;
+                acc[4 * d + 2] += p * value.z;
+                acc[4 * d + 3] += p * value.w;
+            }
+        }
+        __syncthreads();
+    }
+    if (!active) return;
+    const float inverse = 1.0f / total;
+    #pragma unroll
+    for (int d = 0; d < D; ++d) y[at + d] = acc[d] * inverse;
+}
+
+torch::Tensor flash_forward(torch::Tensor q, torch::Tensor k, torch::Tensor v) {
+    TORCH_CHECK(q.is_cuda() && k.is_cuda() && v.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(q.scalar_type() == torch::kFloat32, "float32 expected");
+    TORCH_CHECK(k.size(2) == D, "heads of 64 features only");
+    const int B = q.size(0), T = q.size(1), H = q.size(2) / D;
+    auto y = torch::empty_like(q);
+    dim3 grid((T + ROWS - 1) / ROWS, H, B);
+    flash_kernel<<<grid, ROWS, 0, at::cuda::getCurrentCUDAStream()>>>(
+        q.data_ptr<float>(), k.data_ptr<float>(), v.data_ptr<float>(), y.data_ptr<float>(), T, H,
+        1.0f / sqrtf((float)D));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+}
+"""
+flash = load_inline(
+    name="multi_query_causal_attention_flash",
+    cpp_sources="torch::Tensor flash_forward(torch::Tensor q, torch::Tensor k, torch::Tensor v);",
+    cuda_sources=source,
+    functions=["flash_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="multi_query_causal_attention",
     sizes="""
@@ -236,6 +449,38 @@ MODULE = Rewritten(
                 flash_kernel[grid](q, k, v, y, H, T, D**-0.5, D=D, BLOCK_M=64, BLOCK_N=64, num_warps=4)
                 return self.out(y.float())
             """,
+        ),
+        "cuda_block_per_query": Body(
+            before=_CUDA_BLOCK_PER_QUERY,
+            init=_INIT,
+            forward="""
+                return mqa_cuda.mqa_forward(
+                    x.contiguous(), self.query.weight, self.query.bias, self.key.weight, self.key.bias,
+                    self.value.weight, self.value.bias, self.out.weight, self.out.bias, self.heads,
+                )
+            """,
+        ),
+        "cuda_thread_per_query": Body(
+            summary="""Multi-query attention whose scores are never written to memory.
+
+    Projections are the library's; softmax and both products of the attention are one kernel in single precision.
+    Heads of another size than 64, and other types, take the library's attention.
+    """,
+            before=_CUDA_FLASH,
+            init=_INIT,
+            methods='''
+                def _attend(self, q, k, v):
+                    """Causal attention, (B, T, heads * head_size) with keys and values of one head."""
+                    if q.is_cuda and q.dtype == torch.float32 and self.head_size == 64:
+                        return flash.flash_forward(q.contiguous(), k.contiguous(), v.contiguous())
+                    B, T, C = q.shape
+                    q = q.view(B, T, self.heads, self.head_size).transpose(1, 2)
+                    k = k.unsqueeze(1).expand(-1, self.heads, -1, -1)
+                    v = v.unsqueeze(1).expand(-1, self.heads, -1, -1)
+                    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                    return y.transpose(1, 2).reshape(B, T, C)
+            ''',
+            forward="return self.out(self._attend(self.query(x), self.key(x), self.value(x)))",
         ),
     },
     carries_on="packed_projection",

@@ -113,6 +113,155 @@ _MATRIX = (
 """
 )
 
+_CUDA_WHOLE = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+constexpr int GROUP = 4;
+
+__device__ float block_sum(float v, float* partial) {
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = v;
+    __syncthreads();
+    float total = 0.0f;
+    for (int w = 0; w < (int)blockDim.x / 32; ++w) total += partial[w];
+    return total;
+}
+
+// A block makes four tokens, a thread one feature of each; the four patches are staged in shared memory.
+__global__ void embed_patches(const float* __restrict__ x, const float* __restrict__ matrix,
+                              const float* __restrict__ shift, const float* __restrict__ gamma,
+                              const float* __restrict__ beta, float* __restrict__ out, int side, int patch,
+                              int tokens, long all_tokens, float eps) {
+    extern __shared__ float pixels[];
+    __shared__ float partial[32];
+    const int width = blockDim.x;
+    const int c = threadIdx.x;
+    const int depth = 3 * patch * patch;
+    const int columns = side / patch;
+    const long first = blockIdx.x * (long)GROUP;
+    for (int i = threadIdx.x; i < GROUP * depth; i += width) {
+        long token = first + i / depth;
+        int k = i % depth;
+        float value = 0.0f;
+        if (token < all_tokens) {
+            long n = token / tokens;
+            int place = token % tokens;
+            int channel = k / (patch * patch);
+            int row = place / columns * patch + k / patch % patch;
+            int column = place % columns * patch + k % patch;
+            value = x[((n * 3 + channel) * side + row) * side + column];
+        }
+        pixels[i] = value;
+    }
+    __syncthreads();
+    float acc[GROUP] = {0.0f, 0.0f, 0.0f, 0.0f};
+    #pragma unroll 8
+    for (int k = 0; k < depth; ++k) {
+        float w = matrix[k * width + c];
+        #pragma unroll
+        for (int g = 0; g < GROUP; ++g) acc[g] = fmaf(pixels[g * depth + k], w, acc[g]);
+    }
+    #pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+        long token = first + g;
+        float h = acc[g] + shift[(token % tokens) * width + c];
+        float mean = block_sum(h, partial) / width;
+        float var = block_sum((h - mean) * (h - mean), partial) / width;
+        float z = (h - mean) * rsqrtf(var + eps) * gamma[c] + beta[c];
+        if (token < all_tokens) out[token * width + c] = 0.5f * z * (1.0f + erff(z * 0.70710678f));
+    }
+}
+
+torch::Tensor embed_forward(torch::Tensor x, torch::Tensor matrix, torch::Tensor shift, torch::Tensor gamma,
+                            torch::Tensor beta, int64_t patch, double eps) {
+    int side = x.size(2), width = matrix.size(1), tokens = shift.size(1);
+    TORCH_CHECK(width % 32 == 0 && width <= 1024, "width must be a multiple of 32, at most 1024");
+    long all_tokens = x.size(0) * (long)tokens;
+    auto out = torch::empty({x.size(0), tokens, width}, x.options());
+    size_t shared = GROUP * 3 * patch * patch * sizeof(float);
+    embed_patches<<<(all_tokens + GROUP - 1) / GROUP, width, shared>>>(
+        x.data_ptr<float>(), matrix.data_ptr<float>(), shift.data_ptr<float>(), gamma.data_ptr<float>(),
+        beta.data_ptr<float>(), out.data_ptr<float>(), side, (int)patch, tokens, all_tokens, (float)eps);
+    return out;
+}
+"""
+patch_embed = load_inline(
+    name="patch_conv_position_norm_whole",
+    cpp_sources="torch::Tensor embed_forward(torch::Tensor x, torch::Tensor matrix, torch::Tensor shift, "
+    "torch::Tensor gamma, torch::Tensor beta, int64_t patch, double eps);",
+    cuda_sources=source,
+    functions=["embed_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_TOKEN_TAIL = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// One thread per token. Reads the convolution's (N, C, T) layout and writes (N, T, C).
+__global__ void token_norm_gelu_kernel(const float* y, const float* position, const float* gamma, const float* beta,
+                                       float* out, int n, int channels, int tokens, float eps) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= n * tokens) return;
+    int sample = idx / tokens;
+    int t = idx % tokens;
+    const float* in = y + (long)sample * channels * tokens + t;
+    const float* pos = position + (long)t * channels;
+
+    float mean = 0.0f;
+    for (int c = 0; c < channels; c++) mean += in[(long)c * tokens] + pos[c];
+    mean /= channels;
+
+    float var = 0.0f;
+    for (int c = 0; c < channels; c++) {
+        float d = in[(long)c * tokens] + pos[c] - mean;
+        var += d * d;
+    }
+    var /= channels;
+    float inv_std = rsqrtf(var + eps);
+
+    for (int c = 0; c < channels; c++) {
+        float z = (in[(long)c * tokens] + pos[c] - mean) * inv_std * gamma[c] + beta[c];
+        out[(long)idx * channels + c] = 0.5f * z * (1.0f + erff(z * 0.7071067811865476f));
+    }
+}
+
+torch::Tensor token_norm_gelu(torch::Tensor y, torch::Tensor position, torch::Tensor gamma, torch::Tensor beta,
+                              double eps) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.is_contiguous() && position.is_contiguous(), "tensors must be contiguous");
+    TORCH_CHECK(y.scalar_type() == torch::kFloat32, "y must be float32");
+    int n = y.size(0), channels = y.size(1), tokens = y.size(2) * y.size(3);
+    auto out = torch::empty({n, tokens, channels}, y.options());
+    int threads = 64;
+    int blocks = (n * tokens + threads - 1) / threads;
+    token_norm_gelu_kernel<<<blocks, threads>>>(y.data_ptr<float>(), position.data_ptr<float>(),
+                                                gamma.data_ptr<float>(), beta.data_ptr<float>(),
+                                                out.data_ptr<float>(), n, channels, tokens, (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+token_tail = load_inline(
+    name="patch_conv_position_norm_token_tail",
+    cpp_sources="torch::Tensor token_norm_gelu(torch::Tensor y, torch::Tensor position, torch::Tensor gamma, "
+    "torch::Tensor beta, double eps);",
+    cuda_sources=cuda_source,
+    functions=["token_norm_gelu"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="patch_conv_position_norm",
     sizes="""
@@ -228,6 +377,35 @@ MODULE = Rewritten(
             forward="""
                 y = F.conv2d(x, self.project.weight, stride=self.patch).flatten(2).transpose(1, 2).contiguous()
                 return patch_tail.tail(y, self.shift, self.norm.weight, self.norm.bias, self.norm.eps)
+            """,
+        ),
+        "cuda_whole": Body(
+            before=_CUDA_WHOLE,
+            init=_MATRIX,
+            forward="""
+                return patch_embed.embed_forward(
+                    x.contiguous(), self.matrix, self.shift, self.norm.weight, self.norm.bias, self.patch,
+                    self.norm.eps,
+                )
+            """,
+        ),
+        "cuda_thread_per_token_tail": Body(
+            summary="Transposition, positions, normalisation and GELU in one kernel after the library's convolution.",
+            before=_CUDA_TOKEN_TAIL,
+            init=_INIT,
+            methods='''
+                def _tail(self, y):
+                    """What follows the convolution, in plain PyTorch."""
+                    y = y.flatten(2).transpose(1, 2) + self.position
+                    return F.gelu(self.norm(y))
+            ''',
+            forward="""
+                y = self.project(x)
+                if not (y.is_cuda and y.dtype == torch.float32):
+                    return self._tail(y)
+                return token_tail.token_norm_gelu(
+                    y.contiguous(), self.position, self.norm.weight, self.norm.bias, self.norm.eps
+                )
             """,
         ),
     },

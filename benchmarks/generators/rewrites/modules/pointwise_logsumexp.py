@@ -107,6 +107,132 @@ _SCALED = (
 """
 )
 
+_CUDA_PIXEL = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// A pixel per thread, its channels in registers and all weights in shared memory.
+template <int CHANNELS>
+__global__ void pixel_energy(const float* __restrict__ x, const float* __restrict__ weight,
+                             const float* __restrict__ bias, const float* __restrict__ offset,
+                             float* __restrict__ out, int classes, int area, int total) {
+    extern __shared__ float4 held[];
+    float* biases = reinterpret_cast<float*>(held + classes * (CHANNELS / 4));
+    const float4* weight4 = reinterpret_cast<const float4*>(weight);
+    for (int i = threadIdx.x; i < classes * (CHANNELS / 4); i += blockDim.x) held[i] = weight4[i];
+    for (int i = threadIdx.x; i < classes; i += blockDim.x) biases[i] = bias[i];
+    __syncthreads();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const float* pixel = x + (long)(i / area) * CHANNELS * area + i % area;
+    float mine[CHANNELS];
+    #pragma unroll
+    for (int c = 0; c < CHANNELS; ++c) mine[c] = pixel[(long)c * area];
+    float top = -1e30f, sum = 0.0f;
+    for (int k = 0; k < classes; ++k) {
+        float score = biases[k];
+        #pragma unroll
+        for (int c = 0; c < CHANNELS / 4; ++c) {
+            float4 w = held[k * (CHANNELS / 4) + c];
+            score += mine[4 * c] * w.x + mine[4 * c + 1] * w.y + mine[4 * c + 2] * w.z + mine[4 * c + 3] * w.w;
+        }
+        float higher = fmaxf(top, score);
+        sum = sum * __expf(top - higher) + __expf(score - higher);
+        top = higher;
+    }
+    out[i] = fminf(fmaxf(top + __logf(sum) + offset[0], 0.0f), 8.0f);
+}
+
+torch::Tensor energy_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor offset) {
+    TORCH_CHECK(x.size(1) == 64, "64 channels expected");
+    int n = x.size(0), h = x.size(2), w = x.size(3), classes = weight.size(0);
+    auto out = torch::empty({n, 1, h, w}, x.options());
+    int total = n * h * w;
+    size_t shared = classes * (64 + 1) * sizeof(float);
+    TORCH_CHECK(shared <= 48 * 1024, "too many classes");
+    pixel_energy<64><<<(total + 127) / 128, 128, shared, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), offset.data_ptr<float>(),
+        out.data_ptr<float>(), classes, h * w, total);
+    return out;
+}
+"""
+energy_module = load_inline(
+    name="pointwise_logsumexp_pixel",
+    cpp_sources="torch::Tensor energy_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "torch::Tensor offset);",
+    cuda_sources=source,
+    functions=["energy_forward"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
+_CUDA_BLOCK_PER_PIXEL = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+
+#define BLOCK 128
+
+__global__ void logsumexp_clamp_kernel(const float* __restrict__ scores, const float* __restrict__ offset,
+                                       float* __restrict__ out, int classes, int area, float inverse_temperature,
+                                       float low, float high) {
+    __shared__ float buffer[BLOCK];
+    int tid = threadIdx.x;
+    int sample = blockIdx.x / area;
+    int pixel = blockIdx.x % area;
+    const float* in = scores + (long)sample * classes * area + pixel;
+
+    // maximum over the classes
+    float highest = -INFINITY;
+    for (int c = tid; c < classes; c += BLOCK) highest = fmaxf(highest, in[(long)c * area] * inverse_temperature);
+    buffer[tid] = highest;
+    __syncthreads();
+    for (int s = BLOCK / 2; s > 0; s >>= 1) {
+        if (tid < s) buffer[tid] = fmaxf(buffer[tid], buffer[tid + s]);
+        __syncthreads();
+    }
+    highest = buffer[0];
+    __syncthreads();
+
+    // sum of exponentials
+    float sum = 0.0f;
+    for (int c = tid; c < classes; c += BLOCK) sum += expf(in[(long)c * area] * inverse_temperature - highest);
+    buffer[tid] = sum;
+    __syncthreads();
+    for (int s = BLOCK / 2; s > 0; s >>= 1) {
+        if (tid < s) buffer[tid] += buffer[tid + s];
+        __syncthreads();
+    }
+    if (tid == 0) out[blockIdx.x] = fminf(fmaxf(logf(buffer[0]) + highest + offset[0], low), high);
+}
+
+torch::Tensor logsumexp_clamp(torch::Tensor scores, torch::Tensor offset, double temperature, double low,
+                              double high) {
+    TORCH_CHECK(scores.is_cuda(), "scores must be a CUDA tensor");
+    TORCH_CHECK(scores.is_contiguous(), "scores must be contiguous");
+    int n = scores.size(0), classes = scores.size(1), h = scores.size(2), w = scores.size(3);
+    auto out = torch::empty({n, 1, h, w}, scores.options());
+    logsumexp_clamp_kernel<<<n * h * w, BLOCK>>>(scores.data_ptr<float>(), offset.data_ptr<float>(),
+                                                 out.data_ptr<float>(), classes, h * w, (float)(1.0 / temperature),
+                                                 (float)low, (float)high);
+    return out;
+}
+"""
+
+logsumexp_ext = load_inline(
+    name="pointwise_logsumexp_block_per_pixel",
+    cpp_sources="torch::Tensor logsumexp_clamp(torch::Tensor scores, torch::Tensor offset, double temperature, "
+    "double low, double high);",
+    cuda_sources=cuda_source,
+    functions=["logsumexp_clamp"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="pointwise_logsumexp",
     sizes="""
@@ -223,6 +349,32 @@ MODULE = Rewritten(
             before=_CUDA,
             init=_SCALED,
             forward="return reduce_module.reduce_classes(F.conv2d(x, self.weight, self.bias), self.offset)",
+        ),
+        "cuda_pixel_in_registers": Body(
+            before=_CUDA_PIXEL,
+            init=_SCALED,
+            forward="""
+                return energy_module.energy_forward(x.contiguous(), self.weight, self.bias, self.offset)
+            """,
+        ),
+        "cuda_block_per_pixel": Body(
+            summary="""Free energy of every pixel, with all that follows the convolution in one kernel.
+
+    Falls back to torch.logsumexp on the CPU and for other types than float32.
+    """,
+            before=_CUDA_BLOCK_PER_PIXEL,
+            init=_INIT,
+            methods='''
+                def _energy(self, scores):
+                    """Log-sum-exp over classes, offset and clamp."""
+                    if scores.is_cuda and scores.dtype == torch.float32:
+                        return logsumexp_ext.logsumexp_clamp(
+                            scores.contiguous(), self.offset, self.temperature, 0.0, 8.0
+                        )
+                    energy = torch.logsumexp(scores / self.temperature, dim=1, keepdim=True)
+                    return torch.clamp(energy + self.offset, 0.0, 8.0)
+            ''',
+            forward="return self._energy(self.conv(x))",
         ),
     },
     images=True,

@@ -56,6 +56,116 @@ _FOLDED = """
         self.register_buffer("bias", (self.linear.bias - self.norm.running_mean) * scale + self.norm.bias)
 """
 
+_CUDA_PER_ITEM = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// One block per item: the mean over its tokens in shared memory, then a warp per output feature.
+// The projection is linear, so the mean may come first; batch norm and tanh are applied at the end.
+__global__ void pooled_projection_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                         const float* __restrict__ bias, const float* __restrict__ gamma,
+                                         const float* __restrict__ beta, const float* __restrict__ mean,
+                                         const float* __restrict__ var, float* __restrict__ out, int tokens,
+                                         int features, int width, float eps) {
+    extern __shared__ float pooled[];
+    const float* item = x + (long)blockIdx.x * tokens * features;
+    for (int f = threadIdx.x; f < features; f += blockDim.x) {
+        float sum = 0.0f;
+        for (int t = 0; t < tokens; ++t) sum += item[(long)t * features + f];
+        pooled[f] = sum / tokens;
+    }
+    __syncthreads();
+    int lane = threadIdx.x & 31;
+    for (int o = threadIdx.x >> 5; o < width; o += blockDim.x >> 5) {
+        float dot = 0.0f;
+        for (int f = lane; f < features; f += 32) dot += pooled[f] * weight[(long)o * features + f];
+        for (int s = 16; s > 0; s >>= 1) dot += __shfl_down_sync(0xffffffff, dot, s);
+        if (lane == 0) {
+            float y = (dot + bias[o] - mean[o]) * rsqrtf(var[o] + eps) * gamma[o] + beta[o];
+            out[(long)blockIdx.x * width + o] = tanhf(y);
+        }
+    }
+}
+
+torch::Tensor pooled_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor gamma,
+                             torch::Tensor beta, torch::Tensor mean, torch::Tensor var, double eps) {
+    int batch = x.size(0), tokens = x.size(1), features = x.size(2), width = weight.size(0);
+    auto out = torch::empty({batch, width}, x.options());
+    pooled_projection_kernel<<<batch, 512, features * sizeof(float)>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), gamma.data_ptr<float>(),
+        beta.data_ptr<float>(), mean.data_ptr<float>(), var.data_ptr<float>(), out.data_ptr<float>(), tokens,
+        features, width, (float)eps);
+    return out;
+}
+"""
+pooled_module = load_inline(
+    name="pooled_projection_per_item",
+    cpp_sources="torch::Tensor pooled_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "torch::Tensor gamma, torch::Tensor beta, torch::Tensor mean, torch::Tensor var, double eps);",
+    cuda_sources=source,
+    functions=["pooled_forward"],
+)
+'''
+
+_CUDA_ATOMIC_POOL = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+__global__ void accumulate_kernel(const float* __restrict__ y, float* __restrict__ sums, int tokens, int width,
+                                  long total) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int o = idx % width;
+    long item = idx / ((long)tokens * width);
+    atomicAdd(&sums[item * width + o], y[idx]);
+}
+
+__global__ void finish_kernel(const float* __restrict__ sums, const float* __restrict__ gamma,
+                              const float* __restrict__ beta, const float* __restrict__ mean,
+                              const float* __restrict__ var, float* __restrict__ out, int tokens, int width,
+                              int total, float eps) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int o = idx % width;
+    float pooled = sums[idx] / tokens;
+    out[idx] = tanhf((pooled - mean[o]) * rsqrtf(var[o] + eps) * gamma[o] + beta[o]);
+}
+
+torch::Tensor norm_pool_tanh(torch::Tensor y, torch::Tensor gamma, torch::Tensor beta, torch::Tensor mean,
+                             torch::Tensor var, double eps) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.is_contiguous(), "y must be contiguous");
+    TORCH_CHECK(y.dim() == 3, "y must be (batch, tokens, width)");
+    int batch = y.size(0), tokens = y.size(1), width = y.size(2);
+    auto sums = torch::zeros({batch, width}, y.options());
+    auto out = torch::empty({batch, width}, y.options());
+    long total = y.numel();
+    accumulate_kernel<<<(total + 255) / 256, 256>>>(y.data_ptr<float>(), sums.data_ptr<float>(), tokens, width, total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    int outputs = batch * width;
+    finish_kernel<<<(outputs + 255) / 256, 256>>>(
+        sums.data_ptr<float>(), gamma.data_ptr<float>(), beta.data_ptr<float>(), mean.data_ptr<float>(),
+        var.data_ptr<float>(), out.data_ptr<float>(), tokens, width, outputs, (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+pool_ext = load_inline(
+    name="pooled_projection_atomic_pool",
+    cpp_sources="torch::Tensor norm_pool_tanh(torch::Tensor y, torch::Tensor gamma, torch::Tensor beta, "
+    "torch::Tensor mean, torch::Tensor var, double eps);",
+    cuda_sources=cuda_source,
+    functions=["norm_pool_tanh"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="pooled_projection",
     sizes="""
@@ -161,6 +271,37 @@ MODULE = Rewritten(
                     y, self.scale, self.shift, out, tokens, width, BLOCK=256
                 )
                 return out
+            """,
+        ),
+        "cuda_block_per_item": Body(
+            before=_CUDA_PER_ITEM,
+            forward="""
+                norm = self.norm
+                return pooled_module.pooled_forward(
+                    x.contiguous(), self.linear.weight, self.linear.bias, norm.weight, norm.bias,
+                    norm.running_mean, norm.running_var, norm.eps,
+                )
+            """,
+        ),
+        "cuda_atomic_pool": Body(
+            summary="The library projects all tokens; pooling, normalisation and tanh are kernels.",
+            before=_CUDA_ATOMIC_POOL,
+            methods='''
+                def _pool(self, y):
+                    """Running statistics, mean over tokens and tanh, in plain PyTorch."""
+                    return torch.tanh(self.norm(y.transpose(1, 2)).mean(dim=2))
+
+                def _can_fuse(self, y):
+                    return y.is_cuda and y.dtype == torch.float32 and not self.training
+            ''',
+            forward="""
+                y = self.linear(x)
+                if not self._can_fuse(y):
+                    return self._pool(y)
+                norm = self.norm
+                return pool_ext.norm_pool_tanh(
+                    y.contiguous(), norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps
+                )
             """,
         ),
     },

@@ -93,6 +93,109 @@ rms_module = load_inline(
 )
 '''
 
+_CUDA_TREE = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+__global__ void add_rms_norm_kernel(const float* x, const float* residual, const float* gain, float* out, int width,
+                                    float eps) {
+    __shared__ float shared[256];
+    int row = blockIdx.x;
+    int tid = threadIdx.x;
+
+    // Sum of squares
+    float sum = 0.0f;
+    for (int i = tid; i < width; i += blockDim.x) {
+        float h = x[row * width + i] + residual[row * width + i];
+        sum += h * h;
+    }
+    shared[tid] = sum;
+    __syncthreads();
+    for (int stride = blockDim.x / 2; stride > 0; stride /= 2) {
+        if (tid < stride) shared[tid] += shared[tid + stride];
+        __syncthreads();
+    }
+    float rms = sqrtf(shared[0] / width + eps);
+
+    // Normalise and scale
+    for (int i = tid; i < width; i += blockDim.x) {
+        float h = x[row * width + i] + residual[row * width + i];
+        out[row * width + i] = h / rms * gain[i];
+    }
+}
+
+torch::Tensor add_rms_norm(torch::Tensor x, torch::Tensor residual, torch::Tensor gain, double eps) {
+    auto out = torch::empty_like(x);
+    int rows = x.size(0);
+    int width = x.size(1);
+    add_rms_norm_kernel<<<rows, 256>>>(x.data_ptr<float>(), residual.data_ptr<float>(), gain.data_ptr<float>(),
+                                       out.data_ptr<float>(), width, (float)eps);
+    return out;
+}
+"""
+
+add_rms_norm_ext = load_inline(
+    name="residual_rms_norm_tree",
+    cpp_sources="torch::Tensor add_rms_norm(torch::Tensor x, torch::Tensor residual, torch::Tensor gain, double eps);",
+    cuda_sources=source,
+    functions=["add_rms_norm"],
+    verbose=False,
+)
+'''
+
+_CUDA_FACTORS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// A warp per row; writes the sum of the streams and the row's factor.
+__global__ void add_and_factor(const float4* __restrict__ x, const float4* __restrict__ r, float4* __restrict__ sum,
+                               float* __restrict__ factor, int rows, int quads, float eps) {
+    const int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    const int lane = threadIdx.x & 31;
+    if (row >= rows) return;
+    const int64_t base = (int64_t)row * quads;
+    float squares = 0.0f;
+    for (int i = lane; i < quads; i += 32) {
+        const float4 a = x[base + i], b = r[base + i];
+        const float4 h = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+        sum[base + i] = h;
+        squares += h.x * h.x + h.y * h.y + h.z * h.z + h.w * h.w;
+    }
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) squares += __shfl_xor_sync(0xffffffffu, squares, o);
+    if (lane == 0) factor[row] = rsqrtf(squares / (4.0f * quads) + eps);
+}
+
+std::vector<torch::Tensor> add_and_factor_cuda(torch::Tensor x, torch::Tensor r, double eps) {
+    TORCH_CHECK(x.is_cuda() && r.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(x.is_contiguous() && r.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(x.size(1) % 4 == 0, "width must be a multiple of four");
+    const int rows = x.size(0), quads = x.size(1) / 4;
+    auto sum = torch::empty_like(x);
+    auto factor = torch::empty({rows, 1}, x.options());
+    add_and_factor<<<(rows + 7) / 8, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(x.data_ptr<float>()), reinterpret_cast<const float4*>(r.data_ptr<float>()),
+        reinterpret_cast<float4*>(sum.data_ptr<float>()), factor.data_ptr<float>(), rows, quads, (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return {sum, factor};
+}
+"""
+
+factors = load_inline(
+    name="residual_rms_norm_factors",
+    cpp_sources="std::vector<torch::Tensor> add_and_factor_cuda(torch::Tensor x, torch::Tensor r, double eps);",
+    cuda_sources=cuda_source,
+    functions=["add_and_factor_cuda"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="residual_rms_norm",
     sizes="""
@@ -184,6 +287,27 @@ MODULE = Rewritten(
             before=_CUDA,
             forward="""
                 return rms_module.rms_forward(x.contiguous(), residual.contiguous(), self.gain, self.eps)
+            """,
+        ),
+        "cuda_tree_reduction": Body(
+            before=_CUDA_TREE,
+            forward="return add_rms_norm_ext.add_rms_norm(x, residual, self.gain, self.eps)",
+        ),
+        "cuda_sum_and_factor": Body(
+            summary="The sum of both streams and the factor of every row in one kernel, scaling by the library.",
+            before=_CUDA_FACTORS,
+            methods='''
+                def _add_and_factor(self, x, residual):
+                    """x + residual and the inverse root of its mean square, one per row."""
+                    fits = x.is_cuda and x.dim() == 2 and x.shape[-1] % 4 == 0
+                    if fits and x.dtype == residual.dtype == torch.float32:
+                        return factors.add_and_factor_cuda(x.contiguous(), residual.contiguous(), self.eps)
+                    h = x + residual
+                    return h, torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + self.eps)
+            ''',
+            forward="""
+                h, factor = self._add_and_factor(x, residual)
+                return h.mul_(factor).mul_(self.gain)
             """,
         ),
     },

@@ -32,6 +32,99 @@ _TABLES = """
     self.register_buffer("sin", angles.sin())
 """
 
+_CUDA_ANGLES = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// One thread per output element; the angle is computed on the fly.
+__global__ void rope_kernel(const float* x, float* out, int length, int head_size, long total) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int d = idx % head_size;
+    int position = (idx / head_size) % length;
+    int half = head_size / 2;
+    int pair = d % half;
+    float frequency = 1.0f / powf(10000.0f, (2.0f * pair) / head_size);
+    float angle = position * frequency;
+    float rotated = d < half ? -x[idx + half] : x[idx - half];
+    out[idx] = x[idx] * cosf(angle) + rotated * sinf(angle);
+}
+
+torch::Tensor rope_forward(torch::Tensor x) {
+    auto out = torch::empty_like(x);
+    long total = x.numel();
+    int threads = 256;
+    rope_kernel<<<(total + threads - 1) / threads, threads>>>(x.data_ptr<float>(), out.data_ptr<float>(),
+                                                              (int)x.size(2), (int)x.size(3), total);
+    return out;
+}
+"""
+
+rope_module = load_inline(
+    name="rotary_embedding_angles",
+    cpp_sources="torch::Tensor rope_forward(torch::Tensor x);",
+    cuda_sources=source,
+    functions=["rope_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_QUADS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// Four pairs per thread: a quad from the left half and its partner from the right one.
+__global__ void rotate_quads(const float4* __restrict__ x, const float4* __restrict__ cosines,
+                             const float4* __restrict__ sines, float4* __restrict__ out, int length, int half_quads,
+                             int64_t total) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const int64_t row = i / half_quads;
+    const int d = i % half_quads;
+    const int64_t left_at = row * 2 * half_quads + d;
+    const int64_t right_at = left_at + half_quads;
+    const int64_t table_at = (row % length) * half_quads + d;
+    const float4 l = x[left_at], r = x[right_at];
+    const float4 c = cosines[table_at], s = sines[table_at];
+    out[left_at] = make_float4(l.x * c.x - r.x * s.x, l.y * c.y - r.y * s.y, l.z * c.z - r.z * s.z,
+                               l.w * c.w - r.w * s.w);
+    out[right_at] = make_float4(r.x * c.x + l.x * s.x, r.y * c.y + l.y * s.y, r.z * c.z + l.z * s.z,
+                                r.w * c.w + l.w * s.w);
+}
+
+torch::Tensor rotate_quads_cuda(torch::Tensor x, torch::Tensor cosines, torch::Tensor sines) {
+    TORCH_CHECK(x.is_cuda() && cosines.is_cuda() && sines.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(x.is_contiguous() && cosines.is_contiguous() && sines.is_contiguous(), "dense tensors expected");
+    TORCH_CHECK(x.size(-1) % 8 == 0, "head size must be a multiple of eight");
+    TORCH_CHECK(cosines.size(0) >= x.size(-2), "tables are too short");
+    auto out = torch::empty_like(x);
+    const int64_t total = x.numel() / 8;
+    const int threads = 256;
+    rotate_quads<<<(total + threads - 1) / threads, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const float4*>(x.data_ptr<float>()),
+        reinterpret_cast<const float4*>(cosines.data_ptr<float>()),
+        reinterpret_cast<const float4*>(sines.data_ptr<float>()), reinterpret_cast<float4*>(out.data_ptr<float>()),
+        (int)x.size(-2), (int)(x.size(-1) / 8), total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+quads = load_inline(
+    name="rotary_embedding_quads",
+    cpp_sources="torch::Tensor rotate_quads_cuda(torch::Tensor x, torch::Tensor cosines, torch::Tensor sines);",
+    cuda_sources=cuda_source,
+    functions=["rotate_quads_cuda"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="rotary_embedding",
     sizes="""
@@ -161,6 +254,38 @@ MODULE = Rewritten(
                     x, self.cos, self.sin, out, x.shape[-2], rows, HALF=x.shape[-1] // 2, ROWS=16, num_warps=4
                 )
                 return out
+            """,
+        ),
+        "cuda_angles_per_element": Body(
+            before=_CUDA_ANGLES,
+            forward="return rope_module.rope_forward(x.contiguous())",
+        ),
+        "cuda_quads_with_tables": Body(
+            summary="""Rotary embedding with tables made by PyTorch and a kernel for the rotation.
+
+    The tables follow the device of the module; longer sequences than they hold are rotated in plain PyTorch.
+    """,
+            before=_CUDA_QUADS,
+            init=_TABLES,
+            methods='''
+                def _kernel_fits(self, x):
+                    """Single precision on the GPU, no longer than the tables, halves in whole quads."""
+                    if not x.is_cuda or x.dtype != torch.float32:
+                        return False
+                    return x.shape[-2] <= self.cos.shape[0] and x.shape[-1] % 8 == 0
+
+                def _rotate(self, x):
+                    position = torch.arange(x.shape[-2], device=x.device).float()
+                    exponent = torch.arange(0, self.head_size, 2, device=x.device).float() / self.head_size
+                    angles = torch.outer(position, 1.0 / (10000.0**exponent))
+                    cos, sin = angles.cos(), angles.sin()
+                    left, right = x.chunk(2, dim=-1)
+                    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+            ''',
+            forward="""
+                if self._kernel_fits(x):
+                    return quads.rotate_quads_cuda(x.contiguous(), self.cos, self.sin)
+                return self._rotate(x)
             """,
         ),
     },

@@ -30,6 +30,110 @@ def subtract_means(x_ptr, segment_ptr, sums_ptr, counts_ptr, out_ptr, width, BLO
     tl.store(out_ptr + row * width + cols, x - total / count, mask=keep)
 """
 
+_CUDA_BLOCK_PER_SEGMENT = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define LANES 4
+
+// A block per segment looks through all rows for its own: 64 columns by 4 lanes of rows. No atomics.
+__global__ void center_segments(const float* __restrict__ x, const int64_t* __restrict__ segment,
+                                float* __restrict__ out, int rows, int width) {
+    __shared__ float sums[LANES][64];
+    __shared__ int counts[LANES];
+    int col = threadIdx.x;
+    int lane = threadIdx.y;
+    int mine = blockIdx.x;
+    for (int c0 = 0; c0 < width; c0 += 64) {
+        int c = c0 + col;
+        float sum = 0.0f;
+        int count = 0;
+        for (int r = lane; r < rows; r += LANES) {
+            if (segment[r] == mine) {
+                if (c < width) sum += x[(long)r * width + c];
+                ++count;
+            }
+        }
+        sums[lane][col] = sum;
+        if (col == 0) counts[lane] = count;
+        __syncthreads();
+        float total = 0.0f;
+        int members = 0;
+        for (int l = 0; l < LANES; ++l) {
+            total += sums[l][col];
+            members += counts[l];
+        }
+        float mean = total / max(members, 1);
+        for (int r = lane; r < rows; r += LANES) {
+            if (segment[r] == mine && c < width) out[(long)r * width + c] = x[(long)r * width + c] - mean;
+        }
+        __syncthreads();
+    }
+}
+
+torch::Tensor center(torch::Tensor x, torch::Tensor segment, int64_t segments) {
+    auto out = torch::empty_like(x);
+    center_segments<<<(int)segments, dim3(64, LANES)>>>(x.data_ptr<float>(), segment.data_ptr<int64_t>(),
+                                                        out.data_ptr<float>(), (int)x.size(0), (int)x.size(1));
+    return out;
+}
+"""
+center_module = load_inline(
+    name="segment_mean_centering_block_per_segment",
+    cpp_sources="torch::Tensor center(torch::Tensor x, torch::Tensor segment, int64_t segments);",
+    cuda_sources=source,
+    functions=["center"],
+)
+'''
+
+_CUDA_ROW_ATOMICS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// Each thread adds one row to its segment.
+__global__ void segment_sum_kernel(const float* x, const int64_t* segment, float* sums, float* counts, int rows,
+                                   int width) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    int64_t s = segment[row];
+    for (int c = 0; c < width; ++c) {
+        atomicAdd(&sums[s * width + c], x[(int64_t)row * width + c]);
+    }
+    atomicAdd(&counts[s], 1.0f);
+}
+
+std::vector<torch::Tensor> segment_sum_cuda(torch::Tensor x, torch::Tensor segment, int64_t segments) {
+    TORCH_CHECK(x.is_cuda() && segment.is_cuda(), "inputs must be on the GPU");
+    TORCH_CHECK(x.is_contiguous() && segment.is_contiguous(), "inputs must be contiguous");
+    TORCH_CHECK(x.scalar_type() == torch::kFloat32, "x must be float32");
+    TORCH_CHECK(segment.scalar_type() == torch::kInt64, "segment must be int64");
+    int rows = x.size(0);
+    int width = x.size(1);
+    auto sums = torch::zeros({segments, width}, x.options());
+    auto counts = torch::zeros({segments}, x.options());
+    segment_sum_kernel<<<(rows + 31) / 32, 32>>>(x.data_ptr<float>(), segment.data_ptr<int64_t>(),
+                                                 sums.data_ptr<float>(), counts.data_ptr<float>(), rows, width);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return {sums, counts};
+}
+"""
+
+segment_sums = load_inline(
+    name="segment_mean_centering_row_atomics",
+    cpp_sources=(
+        "std::vector<torch::Tensor> segment_sum_cuda(torch::Tensor x, torch::Tensor segment, int64_t segments);"
+    ),
+    cuda_sources=cuda_source,
+    functions=["segment_sum_cuda"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="segment_mean_centering",
     sizes="""
@@ -142,6 +246,27 @@ MODULE = Rewritten(
                 add_to_segments[(rows,)](x, segment, sums, counts, width, BLOCK=block, num_warps=1)
                 subtract_means[(rows,)](x, segment, sums, counts, out, width, BLOCK=block, num_warps=1)
                 return out
+            """,
+        ),
+        "cuda_block_per_segment": Body(
+            before=_CUDA_BLOCK_PER_SEGMENT,
+            forward="return center_module.center(x.contiguous(), segment.contiguous(), self.segments)",
+        ),
+        "cuda_row_atomics": Body(
+            summary="Sums and counts of segments by a kernel with atomics; means and centring by the library.",
+            before=_CUDA_ROW_ATOMICS,
+            methods='''
+                def _sums(self, x, segment):
+                    """Sums of rows and numbers of rows of all segments."""
+                    if x.is_cuda and x.dtype == torch.float32 and segment.dtype == torch.int64:
+                        return segment_sums.segment_sum_cuda(x.contiguous(), segment.contiguous(), self.segments)
+                    sums = x.new_zeros(self.segments, x.shape[1]).index_add_(0, segment, x)
+                    return sums, torch.bincount(segment, minlength=self.segments).to(x.dtype)
+            ''',
+            forward="""
+                sums, counts = self._sums(x, segment)
+                means = sums / counts.clamp(min=1).unsqueeze(1)
+                return x - means[segment]
             """,
         ),
     },

@@ -86,6 +86,132 @@ loss_module = load_inline(
 )
 '''
 
+_CUDA_ONLINE = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+// maximum, sum of exponentials relative to it, and plain sum of a part of a row
+struct Stats {
+    float top, weight, sum;
+};
+
+__device__ __forceinline__ Stats join(Stats a, Stats b) {
+    float top = fmaxf(a.top, b.top);
+    return {top, a.weight * __expf(a.top - top) + b.weight * __expf(b.top - top), a.sum + b.sum};
+}
+
+__global__ void online_losses(const float4* __restrict__ logits, const int64_t* __restrict__ target,
+                              float* __restrict__ losses, int quads, float smoothing) {
+    __shared__ Stats parts[32];
+    const float4* row = logits + (int64_t)blockIdx.x * quads;
+    Stats mine = {-1e30f, 0.0f, 0.0f};
+    for (int i = threadIdx.x; i < quads; i += blockDim.x) {
+        float4 z = row[i];
+        float top = fmaxf(mine.top, fmaxf(fmaxf(z.x, z.y), fmaxf(z.z, z.w)));
+        mine.weight = mine.weight * __expf(mine.top - top) + __expf(z.x - top) + __expf(z.y - top)
+            + __expf(z.z - top) + __expf(z.w - top);
+        mine.sum += z.x + z.y + z.z + z.w;
+        mine.top = top;
+    }
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        Stats other;
+        other.top = __shfl_xor_sync(0xffffffffu, mine.top, o);
+        other.weight = __shfl_xor_sync(0xffffffffu, mine.weight, o);
+        other.sum = __shfl_xor_sync(0xffffffffu, mine.sum, o);
+        mine = join(mine, other);
+    }
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < (int)blockDim.x / 32; ++w) mine = join(mine, parts[w]);
+        float picked = reinterpret_cast<const float*>(row)[target[blockIdx.x]];
+        float lse = mine.top + logf(mine.weight);
+        losses[blockIdx.x] = lse - (1.0f - smoothing) * picked - smoothing * mine.sum / (4.0f * quads);
+    }
+}
+
+__global__ void mean_kernel(const float* __restrict__ losses, float* __restrict__ out, int n) {
+    __shared__ float parts[32];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += losses[i];
+    for (int o = 16; o > 0; o >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, o);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < (int)blockDim.x / 32; ++w) sum += parts[w];
+        out[0] = sum / n;
+    }
+}
+
+torch::Tensor smoothed_mean(torch::Tensor logits, torch::Tensor target, double smoothing) {
+    TORCH_CHECK(logits.size(1) % 4 == 0, "the number of classes must be a multiple of four");
+    auto stream = at::cuda::getCurrentCUDAStream();
+    int rows = logits.size(0), quads = logits.size(1) / 4;
+    auto losses = torch::empty({rows}, logits.options());
+    auto out = torch::empty({}, logits.options());
+    online_losses<<<rows, 256, 0, stream>>>(reinterpret_cast<const float4*>(logits.data_ptr<float>()),
+                                            target.data_ptr<int64_t>(), losses.data_ptr<float>(), quads,
+                                            (float)smoothing);
+    mean_kernel<<<1, 1024, 0, stream>>>(losses.data_ptr<float>(), out.data_ptr<float>(), rows);
+    return out;
+}
+"""
+online_module = load_inline(
+    name="smoothed_cross_entropy_online",
+    cpp_sources="torch::Tensor smoothed_mean(torch::Tensor logits, torch::Tensor target, double smoothing);",
+    cuda_sources=source,
+    functions=["smoothed_mean"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_THREAD_PER_ROW = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+
+template <typename scalar_t>
+__global__ void smooth_nll_kernel(const scalar_t* __restrict__ log_probs, const int64_t* __restrict__ target,
+                                  scalar_t* __restrict__ loss, int rows, int classes, scalar_t smoothing) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const scalar_t* p = log_probs + (int64_t)row * classes;
+    scalar_t sum = 0;
+    for (int c = 0; c < classes; c++) {
+        sum += p[c];
+    }
+    loss[row] = -((1 - smoothing) * p[target[row]] + smoothing * sum / classes);
+}
+
+torch::Tensor smooth_nll(torch::Tensor log_probs, torch::Tensor target, double smoothing) {
+    TORCH_CHECK(log_probs.is_cuda() && target.is_cuda(), "CUDA tensors required");
+    TORCH_CHECK(log_probs.is_contiguous(), "log_probs must be contiguous");
+    TORCH_CHECK(target.scalar_type() == torch::kInt64, "target must be int64");
+    int rows = log_probs.size(0);
+    auto loss = torch::empty({rows}, log_probs.options());
+    AT_DISPATCH_FLOATING_TYPES(log_probs.scalar_type(), "smooth_nll", [&] {
+        smooth_nll_kernel<scalar_t><<<(rows + 127) / 128, 128>>>(
+            log_probs.data_ptr<scalar_t>(), target.data_ptr<int64_t>(), loss.data_ptr<scalar_t>(), rows,
+            (int)log_probs.size(1), (scalar_t)smoothing);
+    });
+    return loss;
+}
+"""
+
+smooth_nll_ext = load_inline(
+    name="smoothed_cross_entropy_thread_per_row",
+    cpp_sources="torch::Tensor smooth_nll(torch::Tensor log_probs, torch::Tensor target, double smoothing);",
+    cuda_sources=cuda_source,
+    functions=["smooth_nll"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="smoothed_cross_entropy",
     sizes="""
@@ -193,6 +319,29 @@ MODULE = Rewritten(
             forward="""
                 losses = loss_module.smoothed_losses(logits.contiguous(), target.contiguous(), self.smoothing)
                 return losses.mean()
+            """,
+        ),
+        "cuda_online_quads": Body(
+            before=_CUDA_ONLINE,
+            forward="return online_module.smoothed_mean(logits.contiguous(), target.contiguous(), self.smoothing)",
+        ),
+        "cuda_thread_per_row_nll": Body(
+            summary="""Log-probabilities by the library; the smoothed likelihood of every row by a kernel.
+
+    The one-hot matrix and the dense target distribution are never made.
+    """,
+            before=_CUDA_THREAD_PER_ROW,
+            methods='''
+                def _losses(self, log_probs, target):
+                    """Loss of every row."""
+                    if log_probs.is_cuda and log_probs.dtype in (torch.float32, torch.float64):
+                        return smooth_nll_ext.smooth_nll(log_probs.contiguous(), target.contiguous(), self.smoothing)
+                    picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+                    return -(1 - self.smoothing) * picked - self.smoothing * log_probs.mean(dim=-1)
+            ''',
+            forward="""
+                log_probs = F.log_softmax(logits, dim=-1)
+                return self._losses(log_probs, target).mean()
             """,
         ),
     },

@@ -60,6 +60,99 @@ _INIT = """
     self.shift = nn.Parameter(torch.randn(width // 2))
 """
 
+_CUDA_DISPATCHED = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+template <typename scalar_t>
+__global__ void gate_kernel(const scalar_t* __restrict__ x, const scalar_t* __restrict__ scale,
+                            const scalar_t* __restrict__ shift, scalar_t* __restrict__ out, int half, int total) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
+        const int row = i / half;
+        const int col = i % half;
+        const scalar_t left = x[row * 2 * half + col];
+        const scalar_t right = x[row * 2 * half + half + col];
+        const scalar_t magnitude = left < 0 ? -left : left;
+        scalar_t gate = (right + scalar_t(3)) / scalar_t(6);
+        gate = gate < 0 ? scalar_t(0) : (gate > 1 ? scalar_t(1) : gate);
+        out[i] = left / (1 + magnitude) * gate * scale[col] + shift[col];
+    }
+}
+
+torch::Tensor gate_forward(torch::Tensor x, torch::Tensor scale, torch::Tensor shift) {
+    TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be a contiguous CUDA tensor");
+    const int half = x.size(1) / 2;
+    auto out = torch::empty({x.size(0), half}, x.options());
+    const int total = out.numel();
+    const int threads = 128;
+    const int blocks = std::min((total + threads - 1) / threads, 1024);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gate_forward", [&] {
+        gate_kernel<scalar_t><<<blocks, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
+            x.data_ptr<scalar_t>(), scale.data_ptr<scalar_t>(), shift.data_ptr<scalar_t>(),
+            out.data_ptr<scalar_t>(), half, total);
+    });
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+gate_module = load_inline(
+    name="softsign_hard_sigmoid_gate_dispatched",
+    cpp_sources="torch::Tensor gate_forward(torch::Tensor x, torch::Tensor scale, torch::Tensor shift);",
+    cuda_sources=source,
+    functions=["gate_forward"],
+)
+'''
+
+_CUDA_TWO_ACTIVATIONS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+
+__global__ void softsign_kernel(const float* x, float* out, int half, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx < total) {
+        float v = x[(idx / half) * 2 * half + idx % half];
+        out[idx] = v / (1.0f + fabsf(v));
+    }
+}
+
+__global__ void hard_sigmoid_gate_kernel(const float* x, float* out, int half, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx < total) {
+        float v = x[(idx / half) * 2 * half + half + idx % half];
+        out[idx] *= fminf(fmaxf((v + 3.0f) / 6.0f, 0.0f), 1.0f);
+    }
+}
+
+torch::Tensor gated_softsign(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+    TORCH_CHECK(x.size(1) % 2 == 0, "width must be even");
+    int half = x.size(1) / 2;
+    auto out = torch::empty({x.size(0), half}, x.options());
+    int total = out.numel();
+    int threads = 32;
+    int blocks = (total + threads - 1) / threads;
+    softsign_kernel<<<blocks, threads>>>(x.data_ptr<float>(), out.data_ptr<float>(), half, total);
+    hard_sigmoid_gate_kernel<<<blocks, threads>>>(x.data_ptr<float>(), out.data_ptr<float>(), half, total);
+    return out;
+}
+"""
+
+gated_softsign_ext = load_inline(
+    name="softsign_hard_sigmoid_gate_two_activations",
+    cpp_sources="torch::Tensor gated_softsign(torch::Tensor x);",
+    cuda_sources=cuda_source,
+    functions=["gated_softsign"],
+    extra_cuda_cflags=["--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="softsign_hard_sigmoid_gate",
     sizes="""
@@ -161,6 +254,24 @@ MODULE = Rewritten(
         "cuda_flat": Body(
             before=_CUDA,
             forward="return unit_module.gated_unit_forward(x, self.scale, self.shift)",
+        ),
+        "cuda_grid_stride": Body(
+            before=_CUDA_DISPATCHED,
+            forward="return gate_module.gate_forward(x.contiguous(), self.scale, self.shift)",
+        ),
+        "cuda_two_activations": Body(
+            summary="Both activations by kernels; scale and shift by one call of the library.",
+            before=_CUDA_TWO_ACTIVATIONS,
+            methods='''
+                @staticmethod
+                def _gated(x):
+                    """Softsign of the left half times hard sigmoid of the right half."""
+                    if x.is_cuda and x.dtype == torch.float32 and x.dim() == 2:
+                        return gated_softsign_ext.gated_softsign(x.contiguous())
+                    left, right = x.chunk(2, dim=1)
+                    return F.softsign(left) * F.hardsigmoid(right)
+            ''',
+            forward="return torch.addcmul(self.shift, self._gated(x), self.scale)",
         ),
     },
     carries_on="library_activations",

@@ -132,6 +132,136 @@ _LOGITS = '''
         return F.linear(h, self.expand.weight.flatten(1), self.expand.bias)
 '''
 
+_CUDA_THREE_KERNELS = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// Kernel 1: average of every plane, one block each
+__global__ void pool_kernel(const float* x, float* means, int area) {
+    __shared__ float shared[256];
+    const float* plane = x + (long)blockIdx.x * area;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < area; i += 256) sum += plane[i];
+    shared[threadIdx.x] = sum;
+    __syncthreads();
+    for (int s = 128; s > 0; s >>= 1) {
+        if (threadIdx.x < s) shared[threadIdx.x] += shared[threadIdx.x + s];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) means[blockIdx.x] = shared[0] / area;
+}
+
+// Kernel 2: reduce and expand, one block per sample
+__global__ void excite_kernel(const float* means, const float* w1, const float* b1, const float* w2, const float* b2,
+                              float* gates, int channels, int squeezed) {
+    extern __shared__ float hidden[];
+    const float* m = means + blockIdx.x * channels;
+    for (int j = threadIdx.x; j < squeezed; j += blockDim.x) {
+        float sum = b1[j];
+        for (int c = 0; c < channels; c++) sum += w1[j * channels + c] * m[c];
+        hidden[j] = fmaxf(sum, 0.0f);
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < channels; c += blockDim.x) {
+        float sum = b2[c];
+        for (int j = 0; j < squeezed; j++) sum += w2[c * squeezed + j] * hidden[j];
+        gates[blockIdx.x * channels + c] = 1.0f / (1.0f + expf(-sum));
+    }
+}
+
+// Kernel 3: scale, residual and ReLU
+__global__ void apply_kernel(const float* x, const float* gates, float* out, int area, long total) {
+    long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    float v = x[i];
+    out[i] = fmaxf(v * gates[i / area] + v, 0.0f);
+}
+
+torch::Tensor se_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2, torch::Tensor b2) {
+    int n = x.size(0), channels = x.size(1), area = x.size(2) * x.size(3), squeezed = w1.size(0);
+    auto means = torch::empty({n, channels}, x.options());
+    auto gates = torch::empty({n, channels}, x.options());
+    auto out = torch::empty_like(x);
+    pool_kernel<<<n * channels, 256>>>(x.data_ptr<float>(), means.data_ptr<float>(), area);
+    excite_kernel<<<n, 128, squeezed * sizeof(float)>>>(
+        means.data_ptr<float>(), w1.data_ptr<float>(), b1.data_ptr<float>(), w2.data_ptr<float>(),
+        b2.data_ptr<float>(), gates.data_ptr<float>(), channels, squeezed);
+    long total = x.numel();
+    apply_kernel<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), gates.data_ptr<float>(), out.data_ptr<float>(),
+                                               area, total);
+    return out;
+}
+"""
+
+se_module = load_inline(
+    name="squeeze_excite_residual_three_kernels",
+    cpp_sources="torch::Tensor se_forward(torch::Tensor x, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2, "
+    "torch::Tensor b2);",
+    cuda_sources=source,
+    functions=["se_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_EXCITATION = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// One block per sample. A warp per squeezed channel, then a thread per gate. Returns 1 + gate.
+__global__ void excitation(const float* __restrict__ means, const float* __restrict__ w1,
+                           const float* __restrict__ b1, const float* __restrict__ w2,
+                           const float* __restrict__ b2, float* __restrict__ factors, int channels, int squeezed) {
+    extern __shared__ float shared[];
+    float* m = shared;
+    float* hidden = shared + channels;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    for (int c = threadIdx.x; c < channels; c += blockDim.x) m[c] = means[blockIdx.x * channels + c];
+    __syncthreads();
+    for (int j = warp; j < squeezed; j += warps) {
+        float sum = 0.0f;
+        for (int c = lane; c < channels; c += 32) sum = fmaf(w1[j * channels + c], m[c], sum);
+        #pragma unroll
+        for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        if (lane == 0) hidden[j] = fmaxf(sum + b1[j], 0.0f);
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < channels; c += blockDim.x) {
+        float sum = b2[c];
+        for (int j = 0; j < squeezed; ++j) sum = fmaf(w2[c * squeezed + j], hidden[j], sum);
+        factors[blockIdx.x * channels + c] = 1.0f + 1.0f / (1.0f + __expf(-sum));
+    }
+}
+
+torch::Tensor excitation_forward(torch::Tensor means, torch::Tensor w1, torch::Tensor b1, torch::Tensor w2,
+                                 torch::Tensor b2) {
+    TORCH_CHECK(means.is_cuda() && means.is_contiguous(), "means must be contiguous and on the GPU");
+    const int n = means.size(0), channels = means.size(1), squeezed = w1.size(0);
+    auto factors = torch::empty_like(means);
+    const size_t shared = (channels + squeezed) * sizeof(float);
+    excitation<<<n, 256, shared, at::cuda::getCurrentCUDAStream()>>>(
+        means.data_ptr<float>(), w1.data_ptr<float>(), b1.data_ptr<float>(), w2.data_ptr<float>(),
+        b2.data_ptr<float>(), factors.data_ptr<float>(), channels, squeezed);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return factors;
+}
+"""
+
+excitation_ext = load_inline(
+    name="squeeze_excite_residual_excitation",
+    cpp_sources="torch::Tensor excitation_forward(torch::Tensor means, torch::Tensor w1, torch::Tensor b1, "
+    "torch::Tensor w2, torch::Tensor b2);",
+    cuda_sources=cuda_source,
+    functions=["excitation_forward"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"],
+)
+'''
+
 MODULE = Rewritten(
     name="squeeze_excite_residual",
     sizes="""
@@ -233,6 +363,36 @@ MODULE = Rewritten(
                     x.contiguous(), self.reduce.weight.flatten(1), self.reduce.bias,
                     self.expand.weight.flatten(1), self.expand.bias
                 )
+            """,
+        ),
+        "cuda_three_kernels": Body(
+            before=_CUDA_THREE_KERNELS,
+            forward="""
+                return se_module.se_forward(
+                    x.contiguous(), self.reduce.weight, self.reduce.bias, self.expand.weight, self.expand.bias
+                )
+            """,
+        ),
+        "cuda_excitation": Body(
+            summary="""Squeeze and excitation with the two small layers in one kernel.
+
+    Means and the final scaling are the library's: they read all of the input, and there is little to win there.
+    """,
+            before=_CUDA_EXCITATION,
+            methods='''
+                def _factors(self, means):
+                    """One plus the gate of every channel."""
+                    if means.is_cuda and means.dtype == torch.float32:
+                        return excitation_ext.excitation_forward(
+                            means.contiguous(), self.reduce.weight, self.reduce.bias, self.expand.weight,
+                            self.expand.bias,
+                        )
+                    h = F.relu(F.linear(means, self.reduce.weight.flatten(1), self.reduce.bias))
+                    return torch.sigmoid(F.linear(h, self.expand.weight.flatten(1), self.expand.bias)) + 1
+            ''',
+            forward="""
+                factors = self._factors(x.mean(dim=(2, 3)))
+                return F.relu_(x * factors[:, :, None, None])
             """,
         ),
     },

@@ -115,6 +115,111 @@ _RESPONSE = (
 """
 )
 
+_CUDA_SERIAL = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// A thread per sample and feature: its states stay in registers while it walks through the sequence.
+template <int STATES>
+__global__ void ssm_kernel(const float* __restrict__ x, const float* __restrict__ decay_logit,
+                           const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
+                           float* __restrict__ out, int batch, int length, int width) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= batch * width) return;
+    int d = idx % width;
+    int n = idx / width;
+    float h[STATES], decay[STATES], in[STATES], mix[STATES];
+    #pragma unroll
+    for (int s = 0; s < STATES; ++s) {
+        h[s] = 0.0f;
+        decay[s] = 1.0f / (1.0f + expf(-decay_logit[d * STATES + s]));
+        in[s] = b[d * STATES + s];
+        mix[s] = c[d * STATES + s];
+    }
+    float direct = skip[d];
+    for (int t = 0; t < length; ++t) {
+        long at = ((long)n * length + t) * width + d;
+        float v = x[at];
+        float y = direct * v;
+        #pragma unroll
+        for (int s = 0; s < STATES; ++s) {
+            h[s] = h[s] * decay[s] + v * in[s];
+            y += h[s] * mix[s];
+        }
+        out[at] = y;
+    }
+}
+
+torch::Tensor ssm_forward(torch::Tensor x, torch::Tensor decay_logit, torch::Tensor b, torch::Tensor c,
+                          torch::Tensor skip) {
+    TORCH_CHECK(decay_logit.size(1) == 16, "16 states expected");
+    auto out = torch::empty_like(x);
+    int batch = x.size(0), length = x.size(1), width = x.size(2);
+    int threads = 64;
+    ssm_kernel<16><<<(batch * width + threads - 1) / threads, threads>>>(
+        x.data_ptr<float>(), decay_logit.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>(),
+        skip.data_ptr<float>(), out.data_ptr<float>(), batch, length, width);
+    return out;
+}
+"""
+ssm_module = load_inline(
+    name="state_space_scan_serial",
+    cpp_sources="torch::Tensor ssm_forward(torch::Tensor x, torch::Tensor decay_logit, torch::Tensor b, "
+    "torch::Tensor c, torch::Tensor skip);",
+    cuda_sources=source,
+    functions=["ssm_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_STATES = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// All states of all steps, (batch, length, width, states); a thread per state.
+__global__ void recurrence_kernel(const float* x, const float* decay, const float* b, float* states, int batch,
+                                  int length, int width, int count) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= batch * width * count) return;
+    int s = idx % (width * count);
+    int d = s / count;
+    int n = idx / (width * count);
+    float h = 0.0f;
+    for (int t = 0; t < length; t++) {
+        h = h * decay[s] + x[(n * length + t) * width + d] * b[s];
+        states[(long)(n * length + t) * width * count + s] = h;
+    }
+}
+
+torch::Tensor recurrence(torch::Tensor x, torch::Tensor decay, torch::Tensor b) {
+    TORCH_CHECK(x.is_cuda() && decay.is_cuda() && b.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(x.is_contiguous() && decay.is_contiguous() && b.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(x.scalar_type() == torch::kFloat32, "float32 expected");
+    int batch = x.size(0), length = x.size(1), width = x.size(2), count = decay.size(1);
+    auto states = torch::empty({batch, length, width, count}, x.options());
+    int total = batch * width * count;
+    recurrence_kernel<<<(total + 127) / 128, 128>>>(x.data_ptr<float>(), decay.data_ptr<float>(),
+                                                    b.data_ptr<float>(), states.data_ptr<float>(), batch, length,
+                                                    width, count);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return states;
+}
+"""
+
+recurrence_ext = load_inline(
+    name="state_space_scan_states",
+    cpp_sources="torch::Tensor recurrence(torch::Tensor x, torch::Tensor decay, torch::Tensor b);",
+    cuda_sources=cuda_source,
+    functions=["recurrence"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="state_space_scan",
     sizes="""
@@ -242,6 +347,34 @@ MODULE = Rewritten(
             before=_CUDA,
             init=_INIT + _MIX,
             forward="return scan_module.scan_forward(x.contiguous(), self.decay, self.mix, self.skip)",
+        ),
+        "cuda_thread_per_feature": Body(
+            before=_CUDA_SERIAL,
+            init=_INIT,
+            forward="""
+                return ssm_module.ssm_forward(x.contiguous(), self.decay_logit, self.b, self.c, self.skip)
+            """,
+        ),
+        "cuda_states_then_product": Body(
+            summary="The recurrence is a kernel that writes all states; the read-out is the library's.",
+            before=_CUDA_STATES,
+            init=_INIT,
+            methods='''
+                def _states(self, x, decay):
+                    """(batch, length, width, states)."""
+                    if x.is_cuda and x.dtype == torch.float32:
+                        return recurrence_ext.recurrence(x.contiguous(), decay, self.b)
+                    h = torch.zeros(x.shape[0], *decay.shape, device=x.device, dtype=x.dtype)
+                    states = []
+                    for t in range(x.shape[1]):
+                        h = h * decay + x[:, t].unsqueeze(-1) * self.b
+                        states.append(h)
+                    return torch.stack(states, dim=1)
+            ''',
+            forward="""
+                states = self._states(x, torch.sigmoid(self.decay_logit))
+                return torch.addcmul((states * self.c).sum(dim=-1), x, self.skip)
+            """,
         ),
     },
     compiles=False,

@@ -31,6 +31,135 @@ def time_statistics(x_ptr, out_ptr, steps, features, eps, ROWS: tl.constexpr, CO
     tl.store(out_ptr + 2 * features + cols, tl.max(highest, axis=0), mask=inside)
 """
 
+_CUDA_STRIPES = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+constexpr int COLS = 32;
+constexpr int ROWS = 16;
+
+// 32 features by 16 lanes of time per block; moments about the first step, so that squares stay small.
+__global__ void pool_statistics(const float* __restrict__ x, float* __restrict__ out, int steps, int features,
+                                float eps) {
+    __shared__ float sums[ROWS][COLS], squares[ROWS][COLS], tops[ROWS][COLS];
+    const int f = blockIdx.x * COLS + threadIdx.x;
+    const int64_t sample = blockIdx.y;
+    const float* base = x + sample * steps * features + f;
+    float sum = 0.0f, square = 0.0f, top = -INFINITY, pivot = 0.0f;
+    if (f < features) {
+        pivot = base[0];
+        #pragma unroll 4
+        for (int t = threadIdx.y; t < steps; t += ROWS) {
+            const float v = base[(int64_t)t * features];
+            const float d = v - pivot;
+            sum += d;
+            square = fmaf(d, d, square);
+            top = fmaxf(top, v);
+        }
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    squares[threadIdx.y][threadIdx.x] = square;
+    tops[threadIdx.y][threadIdx.x] = top;
+    __syncthreads();
+    if (threadIdx.y != 0 || f >= features) return;
+    for (int r = 1; r < ROWS; ++r) {
+        sum += sums[r][threadIdx.x];
+        square += squares[r][threadIdx.x];
+        top = fmaxf(top, tops[r][threadIdx.x]);
+    }
+    const float mean = sum / steps;
+    const float var = fmaxf(square / steps - mean * mean, 0.0f);
+    float* result = out + sample * 3 * features + f;
+    result[0] = mean + pivot;
+    result[features] = sqrtf(var + eps);
+    result[2 * features] = top;
+}
+
+torch::Tensor pool_forward(torch::Tensor x, double eps) {
+    const int batch = x.size(0), steps = x.size(1), features = x.size(2);
+    auto out = torch::empty({batch, 3 * features}, x.options());
+    pool_statistics<<<dim3((features + COLS - 1) / COLS, batch), dim3(COLS, ROWS), 0,
+                      at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), out.data_ptr<float>(), steps, features,
+                                                          (float)eps);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+pool_module = load_inline(
+    name="statistics_pooling_stripes",
+    cpp_sources="torch::Tensor pool_forward(torch::Tensor x, double eps);",
+    cuda_sources=source,
+    functions=["pool_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_COLUMN_BLOCKS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+
+#define BLOCK 256
+
+__device__ float reduce_sum(float value, float* shared) {
+    shared[threadIdx.x] = value;
+    __syncthreads();
+    for (int s = BLOCK / 2; s > 0; s >>= 1) {
+        if (threadIdx.x < s) shared[threadIdx.x] += shared[threadIdx.x + s];
+        __syncthreads();
+    }
+    float total = shared[0];
+    __syncthreads();
+    return total;
+}
+
+// One block per sample and feature.
+__global__ void mean_std_kernel(const float* x, float* mean_out, float* std_out, int steps, int features, float eps) {
+    __shared__ float shared[BLOCK];
+    long n = blockIdx.x / features;
+    int f = blockIdx.x % features;
+    const float* series = x + n * steps * features + f;
+    float sum = 0.0f;
+    for (int t = threadIdx.x; t < steps; t += BLOCK) sum += series[(long)t * features];
+    float mean = reduce_sum(sum, shared) / steps;
+    float square = 0.0f;
+    for (int t = threadIdx.x; t < steps; t += BLOCK) {
+        float d = series[(long)t * features] - mean;
+        square += d * d;
+    }
+    float var = reduce_sum(square, shared) / steps;
+    if (threadIdx.x == 0) {
+        mean_out[blockIdx.x] = mean;
+        std_out[blockIdx.x] = sqrtf(var + eps);
+    }
+}
+
+std::vector<torch::Tensor> mean_std(torch::Tensor x, double eps) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.is_contiguous(), "x must be contiguous");
+    int batch = x.size(0), steps = x.size(1), features = x.size(2);
+    auto mean = torch::empty({batch, features}, x.options());
+    auto std_out = torch::empty({batch, features}, x.options());
+    mean_std_kernel<<<batch * features, BLOCK>>>(x.data_ptr<float>(), mean.data_ptr<float>(),
+                                                 std_out.data_ptr<float>(), steps, features, (float)eps);
+    return {mean, std_out};
+}
+"""
+
+mean_std_ext = load_inline(
+    name="statistics_pooling_column_blocks",
+    cpp_sources="std::vector<torch::Tensor> mean_std(torch::Tensor x, double eps);",
+    cuda_sources=cuda_source,
+    functions=["mean_std"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="statistics_pooling",
     sizes="""
@@ -144,6 +273,26 @@ MODULE = Rewritten(
                     x.contiguous(), out, steps, features, self.eps, ROWS=32, COLS=64, num_warps=4
                 )
                 return out
+            """,
+        ),
+        "cuda_stripes": Body(
+            before=_CUDA_STRIPES,
+            forward="return pool_module.pool_forward(x.contiguous(), self.eps)",
+        ),
+        "cuda_block_per_column": Body(
+            summary="Mean and deviation by a kernel, maximum and concatenation by the library.",
+            before=_CUDA_COLUMN_BLOCKS,
+            methods='''
+                def _mean_std(self, x):
+                    """Mean and standard deviation over time, both (batch, features)."""
+                    if x.is_cuda and x.dtype == torch.float32 and x.dim() == 3:
+                        return mean_std_ext.mean_std(x.contiguous(), self.eps)
+                    var, mean = torch.var_mean(x, dim=1, correction=0)
+                    return mean, torch.sqrt(var + self.eps)
+            ''',
+            forward="""
+                mean, std = self._mean_std(x)
+                return torch.cat([mean, std, x.amax(dim=1)], dim=-1)
             """,
         ),
     },

@@ -88,6 +88,131 @@ gram_module = load_inline(
 )
 '''
 
+_CUDA_PAIRS = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define THREADS 256
+
+__device__ float block_sum(float value) {
+    __shared__ float shared[THREADS];
+    int tid = threadIdx.x;
+    shared[tid] = value;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) shared[tid] += shared[tid + s];
+        __syncthreads();
+    }
+    float total = shared[0];
+    __syncthreads();
+    return total;
+}
+
+// One block per column
+__global__ void column_mean_kernel(const float* x, float* mean, int n, int features) {
+    int f = blockIdx.x;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += THREADS) sum += x[i * features + f];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) mean[f] = sum / n;
+}
+
+// One block per pair of columns; the lower triangle is mirrored
+__global__ void covariance_kernel(const float* x, const float* mean, float* cov, int n, int features) {
+    int a = blockIdx.y;
+    int b = blockIdx.x;
+    if (b < a) return;
+    float ma = mean[a];
+    float mb = mean[b];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        sum += (x[i * features + a] - ma) * (x[i * features + b] - mb);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        cov[a * features + b] = sum / (n - 1);
+        cov[b * features + a] = sum / (n - 1);
+    }
+}
+
+__global__ void normalize_kernel(const float* cov, float* out, int features) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= features * features) return;
+    int a = idx / features;
+    int b = idx % features;
+    out[idx] = cov[idx] / (sqrtf(cov[a * features + a]) * sqrtf(cov[b * features + b]));
+}
+
+torch::Tensor correlation(torch::Tensor x) {
+    int n = x.size(0);
+    int features = x.size(1);
+    auto mean = torch::empty({features}, x.options());
+    auto cov = torch::empty({features, features}, x.options());
+    auto out = torch::empty({features, features}, x.options());
+    column_mean_kernel<<<features, THREADS>>>(x.data_ptr<float>(), mean.data_ptr<float>(), n, features);
+    dim3 grid(features, features);
+    covariance_kernel<<<grid, THREADS>>>(x.data_ptr<float>(), mean.data_ptr<float>(), cov.data_ptr<float>(), n,
+                                         features);
+    normalize_kernel<<<(features * features + 255) / 256, 256>>>(cov.data_ptr<float>(), out.data_ptr<float>(),
+                                                                 features);
+    return out;
+}
+"""
+
+correlation_ext = load_inline(
+    name="tall_gram_correlation_pairs",
+    cpp_sources="torch::Tensor correlation(torch::Tensor x);",
+    cuda_sources=source,
+    functions=["correlation"],
+    verbose=False,
+)
+'''
+
+_CUDA_FINISH = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// Correlations from raw second moments and column sums; inverse deviations are made once per block.
+__global__ void finish_correlation(const float* __restrict__ gram, const float* __restrict__ sums,
+                                   float* __restrict__ out, int features, float n) {
+    extern __shared__ float inverse[];
+    for (int f = threadIdx.x; f < features; f += blockDim.x)
+        inverse[f] = rsqrtf(gram[f * features + f] - sums[f] * sums[f] / n);
+    __syncthreads();
+    const int a = blockIdx.x;
+    const float scaled_sum = sums[a] / n;
+    for (int b = threadIdx.x; b < features; b += blockDim.x)
+        out[a * features + b] = (gram[a * features + b] - scaled_sum * sums[b]) * inverse[a] * inverse[b];
+}
+
+torch::Tensor finish_correlation_cuda(torch::Tensor gram, torch::Tensor sums, int64_t n) {
+    TORCH_CHECK(gram.is_cuda() && sums.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(gram.is_contiguous() && sums.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(gram.scalar_type() == torch::kFloat32, "float32 expected");
+    const int features = gram.size(0);
+    auto out = torch::empty_like(gram);
+    finish_correlation<<<features, 64, features * sizeof(float), at::cuda::getCurrentCUDAStream()>>>(
+        gram.data_ptr<float>(), sums.data_ptr<float>(), out.data_ptr<float>(), features, (float)n);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+finish_ext = load_inline(
+    name="tall_gram_correlation_finish",
+    cpp_sources="torch::Tensor finish_correlation_cuda(torch::Tensor gram, torch::Tensor sums, int64_t n);",
+    cuda_sources=cuda_source,
+    functions=["finish_correlation_cuda"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="tall_gram_correlation",
     sizes="""
@@ -208,6 +333,27 @@ MODULE = Rewritten(
                 std = cov.diagonal().sqrt()
                 return cov / torch.outer(std, std)
             """,
+        ),
+        "cuda_block_per_pair": Body(
+            before=_CUDA_PAIRS,
+            forward="return correlation_ext.correlation(x.contiguous())",
+        ),
+        "cuda_finish": Body(
+            summary="""Correlations from raw moments.
+
+    The long product and the sums are the library's; all that happens to small matrices is one kernel.
+    """,
+            before=_CUDA_FINISH,
+            methods='''
+                def _finish(self, gram, sums, n):
+                    """The correlation matrix of n rows with these moments."""
+                    if gram.is_cuda and gram.dtype == torch.float32:
+                        return finish_ext.finish_correlation_cuda(gram.contiguous(), sums.contiguous(), n)
+                    cov = gram - torch.outer(sums, sums) / n
+                    inverse = cov.diagonal().rsqrt()
+                    return cov * torch.outer(inverse, inverse)
+            ''',
+            forward="return self._finish(torch.mm(x.t(), x), x.sum(dim=0), x.shape[0])",
         ),
     },
     in_half=False,

@@ -99,6 +99,119 @@ _INIT = """
     self.scale = scale
 """
 
+_CUDA_CHANNEL_THREADS = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// A block per pooled row: threadIdx.x is the pooled column, threadIdx.y the channel.
+__global__ void conv_softplus_min_pool(const float* __restrict__ x, const float* __restrict__ weight,
+                                       const float* __restrict__ bias, float* __restrict__ out, int in_channels,
+                                       int height, int width, float scale) {
+    extern __shared__ float values[];
+    const int column = threadIdx.x, channel = threadIdx.y;
+    const int columns = blockDim.x, channels = blockDim.y;
+    const int rows = height / 4;
+    const int sample = blockIdx.x / rows, row = blockIdx.x % rows;
+    const float* w = weight + channel * in_channels * 9;
+    #pragma unroll
+    for (int corner = 0; corner < 4; ++corner) {
+        const int top = 2 * (2 * row + corner / 2) - 1;
+        const int left = 2 * (2 * column + corner % 2) - 1;
+        float sum = bias[channel];
+        for (int c = 0; c < in_channels; ++c) {
+            const float* plane = x + (sample * in_channels + c) * height * width;
+            #pragma unroll
+            for (int k = 0; k < 9; ++k) {
+                const int gy = top + k / 3, gx = left + k % 3;
+                if (gy >= 0 && gy < height && gx >= 0 && gx < width)
+                    sum = fmaf(__ldg(w + c * 9 + k), plane[gy * width + gx], sum);
+            }
+        }
+        const float soft = sum > 20.0f ? sum : log1pf(expf(sum));
+        values[(corner * channels + channel) * columns + column] = soft * scale;
+    }
+    __syncthreads();
+    if (channel != 0) return;
+    float mean = 0.0f;
+    for (int corner = 0; corner < 4; ++corner) {
+        float lowest = values[corner * channels * columns + column];
+        for (int o = 1; o < channels; ++o)
+            lowest = fminf(lowest, values[(corner * channels + o) * columns + column]);
+        mean += lowest;
+    }
+    out[blockIdx.x * columns + column] = 0.25f * mean;
+}
+
+torch::Tensor tiny_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double scale) {
+    const int n = x.size(0), in_channels = x.size(1), height = x.size(2), width = x.size(3);
+    const int channels = weight.size(0);
+    TORCH_CHECK(height % 4 == 0 && width % 4 == 0, "sides must be multiples of four");
+    TORCH_CHECK(channels * (width / 4) <= 1024, "too many threads");
+    auto out = torch::empty({n, 1, height / 4, width / 4}, x.options());
+    dim3 block(width / 4, channels);
+    size_t shared = 4 * channels * (width / 4) * sizeof(float);
+    conv_softplus_min_pool<<<n * (height / 4), block, shared, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(), in_channels,
+        height, width, (float)scale);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+tiny_module = load_inline(
+    name="tiny_conv_softplus_min_pool_channel_threads",
+    cpp_sources="torch::Tensor tiny_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double scale);",
+    cuda_sources=source,
+    functions=["tiny_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_MINIMUM = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+
+__global__ void softplus_min_kernel(const float* y, float* out, int channels, int area, int total, float scale) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int sample = idx / area;
+    int pixel = idx % area;
+    float lowest = INFINITY;
+    for (int c = 0; c < channels; c++) {
+        float v = y[(sample * channels + c) * area + pixel];
+        float soft = v > 20.0f ? v : log1pf(expf(v));
+        lowest = fminf(lowest, soft * scale);
+    }
+    out[idx] = lowest;
+}
+
+torch::Tensor softplus_min(torch::Tensor y, double scale) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.is_contiguous(), "y must be contiguous");
+    TORCH_CHECK(y.dim() == 4, "y must have four dimensions");
+    int n = y.size(0), channels = y.size(1), h = y.size(2), w = y.size(3);
+    auto out = torch::empty({n, 1, h, w}, y.options());
+    int total = n * h * w;
+    softplus_min_kernel<<<(total + 31) / 32, 32>>>(y.data_ptr<float>(), out.data_ptr<float>(), channels, h * w,
+                                                   total, (float)scale);
+    return out;
+}
+"""
+
+softplus_min_ext = load_inline(
+    name="tiny_conv_softplus_min_pool_minimum",
+    cpp_sources="torch::Tensor softplus_min(torch::Tensor y, double scale);",
+    cuda_sources=cuda_source,
+    functions=["softplus_min"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="tiny_conv_softplus_min_pool",
     sizes="""
@@ -224,6 +337,24 @@ MODULE = Rewritten(
         "cuda_whole": Body(
             before=_CUDA,
             forward="return conv_min_module.conv_min_pool(x, self.conv.weight, self.conv.bias, self.scale)",
+        ),
+        "cuda_channel_threads": Body(
+            before=_CUDA_CHANNEL_THREADS,
+            forward="""
+                return tiny_module.tiny_forward(x.contiguous(), self.conv.weight, self.conv.bias, self.scale)
+            """,
+        ),
+        "cuda_minimum": Body(
+            summary="Convolution and pooling by the library, softplus, scale and minimum by a kernel.",
+            before=_CUDA_MINIMUM,
+            methods='''
+                def _lowest(self, y):
+                    """Minimum over channels of the scaled softplus, (batch, 1, height, width)."""
+                    if y.is_cuda and y.dtype == torch.float32:
+                        return softplus_min_ext.softplus_min(y.contiguous(), self.scale)
+                    return torch.min(F.softplus(y) * self.scale, dim=1, keepdim=True)[0]
+            ''',
+            forward="return self.pool(self._lowest(self.conv(x)))",
         ),
     },
     images=True,

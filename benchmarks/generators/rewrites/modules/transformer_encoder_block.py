@@ -64,6 +64,210 @@ _PACKED_ATTENTION = """
         return self.out(y.transpose(1, 2).reshape(B, T, C))
 """
 
+_CUDA_BLOCK = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define TILE 32
+#define THREADS 128
+
+__global__ void layer_norm_kernel(const float* x, const float* gamma, const float* beta, float* y, int width,
+                                  float eps) {
+    __shared__ float sums[THREADS], squares[THREADS];
+    const float* row = x + (long)blockIdx.x * width;
+    int tid = threadIdx.x;
+    float sum = 0.0f;
+    for (int i = tid; i < width; i += THREADS) sum += row[i];
+    sums[tid] = sum;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) sums[tid] += sums[tid + s];
+        __syncthreads();
+    }
+    float mean = sums[0] / width;
+    float square = 0.0f;
+    for (int i = tid; i < width; i += THREADS) square += (row[i] - mean) * (row[i] - mean);
+    squares[tid] = square;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) squares[tid] += squares[tid + s];
+        __syncthreads();
+    }
+    float inverse = rsqrtf(squares[0] / width + eps);
+    for (int i = tid; i < width; i += THREADS)
+        y[(long)blockIdx.x * width + i] = (row[i] - mean) * inverse * gamma[i] + beta[i];
+}
+
+// y = x w^T + b, then GELU or a residual
+__global__ void linear_kernel(const float* x, const float* w, const float* b, const float* residual, float* y, int M,
+                              int N, int K, bool gelu) {
+    __shared__ float xs[TILE][TILE + 1];
+    __shared__ float ws[TILE][TILE + 1];
+    int row = blockIdx.y * TILE + threadIdx.y;
+    int col = blockIdx.x * TILE + threadIdx.x;
+    int w_row = blockIdx.x * TILE + threadIdx.y;
+    float acc = 0.0f;
+    for (int k0 = 0; k0 < K; k0 += TILE) {
+        int k = k0 + threadIdx.x;
+        xs[threadIdx.y][threadIdx.x] = row < M && k < K ? x[(long)row * K + k] : 0.0f;
+        ws[threadIdx.y][threadIdx.x] = w_row < N && k < K ? w[(long)w_row * K + k] : 0.0f;
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < TILE; ++i) acc += xs[threadIdx.y][i] * ws[threadIdx.x][i];
+        __syncthreads();
+    }
+    if (row >= M || col >= N) return;
+    acc += b[col];
+    if (gelu) acc = 0.5f * acc * (1.0f + erff(acc * 0.70710678f));
+    if (residual != nullptr) acc += residual[(long)row * N + col];
+    y[(long)row * N + col] = acc;
+}
+
+// One block per query; q, k and v are (B, T, H * D)
+__global__ void attention_kernel(const float* q, const float* k, const float* v, float* y, int T, int H, int D,
+                                 float scale) {
+    extern __shared__ float scores[];
+    __shared__ float total;
+    int t = blockIdx.x, h = blockIdx.y, C = H * D;
+    long base = (long)blockIdx.z * T * C + h * D;
+    for (int j = threadIdx.x; j < T; j += blockDim.x) {
+        float dot = 0.0f;
+        for (int d = 0; d < D; ++d) dot += q[base + (long)t * C + d] * k[base + (long)j * C + d];
+        scores[j] = dot * scale;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float highest = scores[0], sum = 0.0f;
+        for (int j = 1; j < T; ++j) highest = fmaxf(highest, scores[j]);
+        for (int j = 0; j < T; ++j) {
+            scores[j] = expf(scores[j] - highest);
+            sum += scores[j];
+        }
+        total = sum;
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < D; d += blockDim.x) {
+        float acc = 0.0f;
+        for (int j = 0; j < T; ++j) acc += scores[j] * v[base + (long)j * C + d];
+        y[base + (long)t * C + d] = acc / total;
+    }
+}
+
+torch::Tensor norm(torch::Tensor x, torch::Tensor gamma, torch::Tensor beta, double eps) {
+    auto y = torch::empty_like(x);
+    layer_norm_kernel<<<(int)(x.numel() / x.size(2)), THREADS>>>(
+        x.data_ptr<float>(), gamma.data_ptr<float>(), beta.data_ptr<float>(), y.data_ptr<float>(), (int)x.size(2),
+        (float)eps);
+    return y;
+}
+
+torch::Tensor linear(torch::Tensor x, torch::Tensor w, torch::Tensor b, const float* residual, bool gelu) {
+    int M = x.size(0) * x.size(1), K = x.size(2), N = w.size(0);
+    auto y = torch::empty({x.size(0), x.size(1), N}, x.options());
+    dim3 grid((N + TILE - 1) / TILE, (M + TILE - 1) / TILE);
+    linear_kernel<<<grid, dim3(TILE, TILE)>>>(x.data_ptr<float>(), w.data_ptr<float>(), b.data_ptr<float>(),
+                                              residual, y.data_ptr<float>(), M, N, K, gelu);
+    return y;
+}
+
+// p: weights and biases of norm1, query, key, value, out, norm2, up and down
+torch::Tensor block_forward(torch::Tensor x, std::vector<torch::Tensor> p, int64_t heads, double eps) {
+    int B = x.size(0), T = x.size(1), C = x.size(2), D = C / heads;
+    auto h = norm(x, p[0], p[1], eps);
+    auto q = linear(h, p[2], p[3], nullptr, false);
+    auto k = linear(h, p[4], p[5], nullptr, false);
+    auto v = linear(h, p[6], p[7], nullptr, false);
+    auto y = torch::empty_like(q);
+    attention_kernel<<<dim3(T, heads, B), 64, T * sizeof(float)>>>(
+        q.data_ptr<float>(), k.data_ptr<float>(), v.data_ptr<float>(), y.data_ptr<float>(), T, (int)heads, D,
+        1.0f / sqrtf((float)D));
+    auto z = linear(y, p[8], p[9], x.data_ptr<float>(), false);
+    h = norm(z, p[10], p[11], eps);
+    h = linear(h, p[12], p[13], nullptr, true);
+    return linear(h, p[14], p[15], z.data_ptr<float>(), false);
+}
+"""
+
+encoder_cuda = load_inline(
+    name="transformer_encoder_block_whole",
+    cpp_sources="torch::Tensor block_forward(torch::Tensor x, std::vector<torch::Tensor> p, int64_t heads, "
+    "double eps);",
+    cuda_sources=source,
+    functions=["block_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_EPILOGUES = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+__device__ __forceinline__ float gelu(float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678118f)); }
+
+__global__ void bias_gelu(float4* __restrict__ y, const float4* __restrict__ bias, int quads, int64_t total) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const float4 b = bias[i % quads];
+    float4 v = y[i];
+    v = make_float4(gelu(v.x + b.x), gelu(v.y + b.y), gelu(v.z + b.z), gelu(v.w + b.w));
+    y[i] = v;
+}
+
+__global__ void bias_residual(float4* __restrict__ y, const float4* __restrict__ bias, const float4* __restrict__ x,
+                              int quads, int64_t total) {
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    const float4 b = bias[i % quads], r = x[i];
+    const float4 v = y[i];
+    y[i] = make_float4(v.x + b.x + r.x, v.y + b.y + r.y, v.z + b.z + r.z, v.w + b.w + r.w);
+}
+
+static void check(const torch::Tensor& t) {
+    TORCH_CHECK(t.is_cuda() && t.is_contiguous(), "contiguous CUDA tensors expected");
+    TORCH_CHECK(t.scalar_type() == torch::kFloat32, "float32 expected");
+    TORCH_CHECK(t.size(-1) % 4 == 0, "the last dimension must be a multiple of four");
+}
+
+torch::Tensor bias_gelu_(torch::Tensor y, torch::Tensor bias) {
+    check(y);
+    const int64_t total = y.numel() / 4;
+    bias_gelu<<<(total + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<float4*>(y.data_ptr<float>()), reinterpret_cast<const float4*>(bias.data_ptr<float>()),
+        (int)(y.size(-1) / 4), total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+}
+
+torch::Tensor bias_residual_(torch::Tensor y, torch::Tensor bias, torch::Tensor x) {
+    check(y);
+    check(x);
+    const int64_t total = y.numel() / 4;
+    bias_residual<<<(total + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<float4*>(y.data_ptr<float>()), reinterpret_cast<const float4*>(bias.data_ptr<float>()),
+        reinterpret_cast<const float4*>(x.data_ptr<float>()), (int)(y.size(-1) / 4), total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+}
+"""
+
+epilogues = load_inline(
+    name="transformer_encoder_block_epilogues",
+    cpp_sources=(
+        "torch::Tensor bias_gelu_(torch::Tensor y, torch::Tensor bias);"
+        "torch::Tensor bias_residual_(torch::Tensor y, torch::Tensor bias, torch::Tensor x);"
+    ),
+    cuda_sources=cuda_source,
+    functions=["bias_gelu_", "bias_residual_"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="transformer_encoder_block",
     sizes="""
@@ -227,6 +431,49 @@ MODULE = Rewritten(
                     return x + self.down(F.gelu(self.up(h)))
                 h = F.gelu(F.linear(h.half(), self.up_half, self.up_bias_half))
                 return x + F.linear(h, self.down_half, self.down_bias_half).float()
+            """,
+        ),
+        "cuda_every_step": Body(
+            before=_CUDA_BLOCK,
+            init=_INIT,
+            forward="""
+                parts = (
+                    self.norm1, self.query, self.key, self.value, self.out, self.norm2, self.up, self.down
+                )
+                parameters = []
+                for part in parts:
+                    parameters += [part.weight, part.bias]
+                return encoder_cuda.block_forward(x.contiguous(), parameters, self.heads, self.norm1.eps)
+            """,
+        ),
+        "cuda_epilogues": Body(
+            summary="""Encoder block with biases, GELU and residuals in kernels after the library's products.
+
+    Attention is the library's. With dropout, or anywhere but on the GPU, all is plain PyTorch.
+    """,
+            before=_CUDA_EPILOGUES,
+            init=_INIT + _PACKED,
+            methods='''
+                def _attention(self, h):
+                    """Heads side by side, before the output projection."""
+                    B, T, C = h.shape
+                    qkv = F.linear(h, self.qkv_weight, self.qkv_bias)
+                    q, k, v = qkv.view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+                    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, T, C)
+
+                def _plain(self, x):
+                    x = x + self.dropout(self.out(self._attention(self.norm1(x))))
+                    return x + self.dropout(self.down(self.dropout(F.gelu(self.up(self.norm2(x))))))
+            ''',
+            forward="""
+                if self.training or not x.is_cuda or x.dtype != torch.float32:
+                    return self._plain(x)
+                x = x.contiguous()
+                y = torch.matmul(self._attention(self.norm1(x)), self.out.weight.t())
+                x = epilogues.bias_residual_(y, self.out.bias, x)
+                h = torch.matmul(self.norm2(x), self.up.weight.t())
+                h = epilogues.bias_gelu_(h, self.up.bias)
+                return epilogues.bias_residual_(torch.matmul(h, self.down.weight.t()), self.down.bias, x)
             """,
         ),
     },

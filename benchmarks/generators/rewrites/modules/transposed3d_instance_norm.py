@@ -108,6 +108,167 @@ _INIT = """
     self.norm = nn.InstanceNorm3d(width)
 """
 
+_CUDA_GATHER = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// Transposed convolution with kernel 3, stride 2, padding 1, output padding 1; one thread per output.
+__global__ void conv_transpose3d_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                                        const float* __restrict__ bias, float* __restrict__ y, int in_channels,
+                                        int out_channels, int D, int H, int W, long total) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int ox = idx % (2 * W);
+    int oy = (idx / (2 * W)) % (2 * H);
+    int oz = (idx / (4L * W * H)) % (2 * D);
+    int co = (idx / (8L * W * H * D)) % out_channels;
+    int n = idx / (8L * W * H * D * out_channels);
+    float sum = bias[co];
+    for (int kz = 0; kz < 3; kz++) {
+        int z = oz + 1 - kz;
+        if (z < 0 || z % 2 != 0 || z / 2 >= D) continue;
+        for (int ky = 0; ky < 3; ky++) {
+            int yy = oy + 1 - ky;
+            if (yy < 0 || yy % 2 != 0 || yy / 2 >= H) continue;
+            for (int kx = 0; kx < 3; kx++) {
+                int xx = ox + 1 - kx;
+                if (xx < 0 || xx % 2 != 0 || xx / 2 >= W) continue;
+                for (int ci = 0; ci < in_channels; ci++) {
+                    float v = x[(((long)(n * in_channels + ci) * D + z / 2) * H + yy / 2) * W + xx / 2];
+                    sum += v * weight[(ci * out_channels + co) * 27 + kz * 9 + ky * 3 + kx];
+                }
+            }
+        }
+    }
+    y[idx] = sum;
+}
+
+__global__ void instance_stats_kernel(const float* __restrict__ y, float* __restrict__ mean,
+                                      float* __restrict__ rstd, int volume, float eps) {
+    __shared__ float shared[512];
+    const float* plane = y + (long)blockIdx.x * volume;
+    int tid = threadIdx.x;
+    float sum = 0.0f;
+    for (int i = tid; i < volume; i += 512) sum += plane[i];
+    shared[tid] = sum;
+    __syncthreads();
+    for (int s = 256; s > 0; s >>= 1) {
+        if (tid < s) shared[tid] += shared[tid + s];
+        __syncthreads();
+    }
+    float m = shared[0] / volume;
+    __syncthreads();
+    float square = 0.0f;
+    for (int i = tid; i < volume; i += 512) square += (plane[i] - m) * (plane[i] - m);
+    shared[tid] = square;
+    __syncthreads();
+    for (int s = 256; s > 0; s >>= 1) {
+        if (tid < s) shared[tid] += shared[tid + s];
+        __syncthreads();
+    }
+    if (tid == 0) {
+        mean[blockIdx.x] = m;
+        rstd[blockIdx.x] = rsqrtf(shared[0] / volume + eps);
+    }
+}
+
+__global__ void norm_leaky_max_kernel(const float* __restrict__ y, const float* __restrict__ mean,
+                                      const float* __restrict__ rstd, float* __restrict__ out, int channels,
+                                      int volume, long total, float slope) {
+    long idx = blockIdx.x * (long)blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int n = idx / volume;
+    int voxel = idx % volume;
+    float highest = -INFINITY;
+    for (int c = 0; c < channels; c++) {
+        int plane = n * channels + c;
+        float v = (y[(long)plane * volume + voxel] - mean[plane]) * rstd[plane];
+        v = v > 0.0f ? v : slope * v;
+        highest = fmaxf(highest, v);
+    }
+    out[idx] = highest;
+}
+
+torch::Tensor upsample_norm_max(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double eps, double slope) {
+    int n = x.size(0), in_channels = x.size(1), D = x.size(2), H = x.size(3), W = x.size(4);
+    int channels = weight.size(1);
+    auto y = torch::empty({n, channels, 2 * D, 2 * H, 2 * W}, x.options());
+    auto mean = torch::empty({n, channels}, x.options());
+    auto rstd = torch::empty({n, channels}, x.options());
+    auto out = torch::empty({n, 1, 2 * D, 2 * H, 2 * W}, x.options());
+    int volume = 8 * D * H * W;
+    long total = y.numel();
+    conv_transpose3d_kernel<<<(total + 255) / 256, 256>>>(x.data_ptr<float>(), weight.data_ptr<float>(),
+                                                          bias.data_ptr<float>(), y.data_ptr<float>(), in_channels,
+                                                          channels, D, H, W, total);
+    instance_stats_kernel<<<n * channels, 512>>>(y.data_ptr<float>(), mean.data_ptr<float>(), rstd.data_ptr<float>(),
+                                                 volume, (float)eps);
+    long voxels = out.numel();
+    norm_leaky_max_kernel<<<(voxels + 255) / 256, 256>>>(y.data_ptr<float>(), mean.data_ptr<float>(),
+                                                         rstd.data_ptr<float>(), out.data_ptr<float>(), channels,
+                                                         volume, voxels, (float)slope);
+    return out;
+}
+"""
+
+upsample_ext = load_inline(
+    name="transposed3d_instance_norm_gather",
+    cpp_sources="torch::Tensor upsample_norm_max(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "double eps, double slope);",
+    cuda_sources=source,
+    functions=["upsample_norm_max"],
+    verbose=False,
+)
+'''
+
+_CUDA_ATOMIC_MOMENTS = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// Every thread sums a few values of one plane and adds them to the plane's moments.
+__global__ void plane_moments_kernel(const float* __restrict__ y, float* __restrict__ moments, int volume,
+                                     int per_thread) {
+    int first = (blockIdx.x * blockDim.x + threadIdx.x) * per_thread;
+    int last = min(first + per_thread, volume);
+    if (first >= volume) return;
+    const float* plane = y + (long)blockIdx.y * volume;
+    float sum = 0.0f, square = 0.0f;
+    for (int i = first; i < last; ++i) {
+        sum += plane[i];
+        square += plane[i] * plane[i];
+    }
+    atomicAdd(&moments[2 * blockIdx.y], sum);
+    atomicAdd(&moments[2 * blockIdx.y + 1], square);
+}
+
+torch::Tensor plane_moments(torch::Tensor y) {
+    TORCH_CHECK(y.is_cuda(), "y must be a CUDA tensor");
+    TORCH_CHECK(y.is_contiguous(), "y must be contiguous");
+    TORCH_CHECK(y.dim() == 5, "y must be (N, C, D, H, W)");
+    int planes = y.size(0) * y.size(1);
+    int volume = y.numel() / planes;
+    auto moments = torch::zeros({y.size(0), y.size(1), 2}, y.options());
+    const int per_thread = 32, threads = 256;
+    dim3 grid((volume + threads * per_thread - 1) / (threads * per_thread), planes);
+    plane_moments_kernel<<<grid, threads>>>(y.data_ptr<float>(), moments.data_ptr<float>(), volume, per_thread);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return moments / volume;
+}
+"""
+
+moments_ext = load_inline(
+    name="transposed3d_instance_norm_atomic_moments",
+    cpp_sources="torch::Tensor plane_moments(torch::Tensor y);",
+    cuda_sources=cuda_source,
+    functions=["plane_moments"],
+)
+'''
+
 MODULE = Rewritten(
     name="transposed3d_instance_norm",
     sizes="""
@@ -224,6 +385,38 @@ MODULE = Rewritten(
             forward="""
                 y = F.conv_transpose3d(x, self.up.weight, None, stride=2, padding=1, output_padding=1)
                 return norm_max_module.norm_max(y, self.norm.eps, 0.1)
+            """,
+        ),
+        "cuda_gathered_convolution": Body(
+            before=_CUDA_GATHER,
+            init=_INIT,
+            forward="""
+                return upsample_ext.upsample_norm_max(
+                    x.contiguous(), self.up.weight, self.up.bias, self.norm.eps, 0.1
+                )
+            """,
+        ),
+        "cuda_atomic_moments": Body(
+            summary="The moments of all planes by one kernel with atomics, everything else by the library.",
+            before=_CUDA_ATOMIC_MOMENTS,
+            init=_INIT,
+            methods='''
+                def _scale_and_shift(self, y):
+                    """What normalises every plane, both (N, C, 1, 1, 1)."""
+                    if y.is_cuda and y.dtype == torch.float32:
+                        mean, second = moments_ext.plane_moments(y.contiguous()).unbind(dim=2)
+                        var = second - mean * mean
+                    else:
+                        var, mean = torch.var_mean(y, dim=(2, 3, 4), correction=0)
+                    scale = torch.rsqrt(var + self.norm.eps)
+                    shift = -mean * scale
+                    return scale[:, :, None, None, None], shift[:, :, None, None, None]
+            ''',
+            forward="""
+                y = self.up(x)
+                scale, shift = self._scale_and_shift(y)
+                y = F.leaky_relu_(torch.addcmul(shift, y, scale), 0.1)
+                return torch.amax(y, dim=1, keepdim=True)
             """,
         ),
     },

@@ -75,6 +75,118 @@ triplet_module = load_inline(
 )
 '''
 
+_CUDA_THREAD_PER_ROW = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+__global__ void triplet_kernel(const float* anchor, const float* positive, const float* negative, float* out,
+                               int rows, int features, float margin) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const float* a = anchor + row * features;
+    const float* p = positive + row * features;
+    const float* n = negative + row * features;
+    float aa = 0.0f, pp = 0.0f, nn = 0.0f, ap = 0.0f, an = 0.0f;
+    for (int i = 0; i < features; ++i) {
+        aa += a[i] * a[i];
+        pp += p[i] * p[i];
+        nn += n[i] * n[i];
+        ap += a[i] * p[i];
+        an += a[i] * n[i];
+    }
+    float a_norm = fmaxf(sqrtf(aa), 1e-8f);
+    float near = 1.0f - ap / (a_norm * fmaxf(sqrtf(pp), 1e-8f));
+    float far = 1.0f - an / (a_norm * fmaxf(sqrtf(nn), 1e-8f));
+    float loss = fmaxf(near - far + margin, 0.0f);
+    atomicAdd(out, loss / rows);
+}
+
+torch::Tensor triplet_loss(torch::Tensor anchor, torch::Tensor positive, torch::Tensor negative, double margin) {
+    auto out = torch::zeros({}, anchor.options());
+    int rows = anchor.size(0);
+    triplet_kernel<<<(rows + 31) / 32, 32>>>(anchor.data_ptr<float>(), positive.data_ptr<float>(),
+                                             negative.data_ptr<float>(), out.data_ptr<float>(), rows,
+                                             (int)anchor.size(1), (float)margin);
+    return out;
+}
+"""
+
+triplet_module = load_inline(
+    name="triplet_cosine_loss_thread_per_row",
+    cpp_sources="torch::Tensor triplet_loss(torch::Tensor anchor, torch::Tensor positive, torch::Tensor negative, "
+    "double margin);",
+    cuda_sources=source,
+    functions=["triplet_loss"],
+    verbose=False,
+)
+'''
+
+_CUDA_SIMILARITIES = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+#define BLOCK 128
+
+template <typename scalar_t>
+__global__ void cosine_rows(const scalar_t* __restrict__ a, const scalar_t* __restrict__ b,
+                            scalar_t* __restrict__ out, int features, scalar_t eps) {
+    __shared__ scalar_t dots[BLOCK], left[BLOCK], right[BLOCK];
+    const int tid = threadIdx.x;
+    const int64_t base = (int64_t)blockIdx.x * features;
+    scalar_t dot = 0, aa = 0, bb = 0;
+    for (int i = tid; i < features; i += BLOCK) {
+        const scalar_t u = a[base + i], v = b[base + i];
+        dot += u * v;
+        aa += u * u;
+        bb += v * v;
+    }
+    dots[tid] = dot;
+    left[tid] = aa;
+    right[tid] = bb;
+    __syncthreads();
+    for (int s = BLOCK / 2; s > 0; s >>= 1) {
+        if (tid < s) {
+            dots[tid] += dots[tid + s];
+            left[tid] += left[tid + s];
+            right[tid] += right[tid + s];
+        }
+        __syncthreads();
+    }
+    if (tid == 0) {
+        const scalar_t na = sqrt(left[0]), nb = sqrt(right[0]);
+        out[blockIdx.x] = dots[0] / ((na > eps ? na : eps) * (nb > eps ? nb : eps));
+    }
+}
+
+torch::Tensor cosine_rows_cuda(torch::Tensor a, torch::Tensor b, double eps) {
+    TORCH_CHECK(a.is_cuda() && b.is_cuda(), "inputs must be CUDA tensors");
+    TORCH_CHECK(a.is_contiguous() && b.is_contiguous(), "inputs must be contiguous");
+    TORCH_CHECK(a.sizes() == b.sizes(), "inputs must have one shape");
+    auto out = torch::empty({a.size(0)}, a.options());
+    AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "cosine_rows", [&] {
+        cosine_rows<scalar_t><<<(int)a.size(0), BLOCK, 0, at::cuda::getCurrentCUDAStream()>>>(
+            a.data_ptr<scalar_t>(), b.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), (int)a.size(1), (scalar_t)eps);
+    });
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+similarities = load_inline(
+    name="triplet_cosine_loss_similarities",
+    cpp_sources="torch::Tensor cosine_rows_cuda(torch::Tensor a, torch::Tensor b, double eps);",
+    cuda_sources=cuda_source,
+    functions=["cosine_rows_cuda"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="triplet_cosine_loss",
     sizes="""
@@ -187,6 +299,30 @@ MODULE = Rewritten(
         "cuda_warp_per_row": Body(
             before=_CUDA,
             forward="return triplet_module.triplet_loss(anchor, positive, negative, self.margin)",
+        ),
+        "cuda_thread_per_row": Body(
+            before=_CUDA_THREAD_PER_ROW,
+            forward="""
+                return triplet_module.triplet_loss(
+                    anchor.contiguous(), positive.contiguous(), negative.contiguous(), self.margin
+                )
+            """,
+        ),
+        "cuda_similarities": Body(
+            summary="Two launches of a kernel for cosine similarities; hinge and mean are the library's.",
+            before=_CUDA_SIMILARITIES,
+            methods='''
+                @staticmethod
+                def _similarity(a, b):
+                    """Cosine similarity of corresponding rows."""
+                    if a.is_cuda and b.is_cuda and a.dtype == b.dtype and a.dtype in (torch.float32, torch.float64):
+                        return similarities.cosine_rows_cuda(a.contiguous(), b.contiguous(), 1e-8)
+                    return F.cosine_similarity(a, b, dim=1, eps=1e-8)
+            ''',
+            forward="""
+                far_less_near = self._similarity(anchor, negative) - self._similarity(anchor, positive)
+                return far_less_near.add_(self.margin).clamp_(min=0).mean()
+            """,
         ),
     },
     carries_on="normalized_difference",

@@ -96,6 +96,136 @@ _JOINED = """
         self.register_buffer("out_bias", torch.stack([self.first[2].bias, self.second[2].bias]))
 """
 
+_CUDA_UNITS = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+// Hidden units of both experts, (rows, 2, hidden)
+__global__ void hidden_kernel(const float* x, const float* wa, const float* ba, const float* wb, const float* bb,
+                              float* h, int rows, int features, int hidden) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= rows * 2 * hidden) return;
+    int j = idx % hidden;
+    int expert = (idx / hidden) % 2;
+    int row = idx / (2 * hidden);
+    const float* w = expert == 0 ? wa : wb;
+    float sum = expert == 0 ? ba[j] : bb[j];
+    for (int k = 0; k < features; k++) sum += x[row * features + k] * w[j * features + k];
+    h[idx] = fmaxf(sum, 0.0f);
+}
+
+// Second layers and the mixture; every thread computes the gates of its row again
+__global__ void mixture_kernel(const float* x, const float* h, const float* wg, const float* bg, const float* wa,
+                               const float* ba, const float* wb, const float* bb, float* out, int rows, int features,
+                               int hidden, int width) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= rows * width) return;
+    int row = idx / width;
+    int o = idx % width;
+    float g0 = bg[0];
+    float g1 = bg[1];
+    for (int k = 0; k < features; k++) {
+        float v = x[row * features + k];
+        g0 += v * wg[k];
+        g1 += v * wg[features + k];
+    }
+    float highest = fmaxf(g0, g1);
+    float e0 = expf(g0 - highest);
+    float e1 = expf(g1 - highest);
+    float first = ba[o];
+    float second = bb[o];
+    for (int j = 0; j < hidden; j++) {
+        first += h[row * 2 * hidden + j] * wa[o * hidden + j];
+        second += h[row * 2 * hidden + hidden + j] * wb[o * hidden + j];
+    }
+    out[idx] = (e0 * first + e1 * second) / (e0 + e1);
+}
+
+torch::Tensor mixture_forward(torch::Tensor x, torch::Tensor wg, torch::Tensor bg, torch::Tensor wa1,
+                              torch::Tensor ba1, torch::Tensor wa2, torch::Tensor ba2, torch::Tensor wb1,
+                              torch::Tensor bb1, torch::Tensor wb2, torch::Tensor bb2) {
+    int rows = x.size(0), features = x.size(1), hidden = wa1.size(0), width = wa2.size(0);
+    auto h = torch::empty({rows, 2, hidden}, x.options());
+    auto out = torch::empty({rows, width}, x.options());
+    int threads = 128;
+    hidden_kernel<<<(rows * 2 * hidden + threads - 1) / threads, threads>>>(
+        x.data_ptr<float>(), wa1.data_ptr<float>(), ba1.data_ptr<float>(), wb1.data_ptr<float>(),
+        bb1.data_ptr<float>(), h.data_ptr<float>(), rows, features, hidden);
+    mixture_kernel<<<(rows * width + threads - 1) / threads, threads>>>(
+        x.data_ptr<float>(), h.data_ptr<float>(), wg.data_ptr<float>(), bg.data_ptr<float>(), wa2.data_ptr<float>(),
+        ba2.data_ptr<float>(), wb2.data_ptr<float>(), bb2.data_ptr<float>(), out.data_ptr<float>(), rows, features,
+        hidden, width);
+    return out;
+}
+"""
+
+units_ext = load_inline(
+    name="two_expert_mixture_units",
+    cpp_sources="torch::Tensor mixture_forward(torch::Tensor x, torch::Tensor wg, torch::Tensor bg, torch::Tensor wa1, "
+    "torch::Tensor ba1, torch::Tensor wa2, torch::Tensor ba2, torch::Tensor wb1, torch::Tensor bb1, "
+    "torch::Tensor wb2, torch::Tensor bb2);",
+    cuda_sources=source,
+    functions=["mixture_forward"],
+    verbose=False,
+)
+'''
+
+_CUDA_GATED_BLEND = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// A block per row: the first warp makes the gate, a sigmoid of the difference of both logits; then all blend.
+__global__ void gated_blend(const float* __restrict__ x, const float* __restrict__ weight,
+                            const float* __restrict__ bias, const float* __restrict__ first,
+                            const float* __restrict__ second, float* __restrict__ out, int features, int width) {
+    __shared__ float gate;
+    const int64_t row = blockIdx.x;
+    if (threadIdx.x < 32) {
+        float difference = 0.0f;
+        for (int k = threadIdx.x; k < features; k += 32)
+            difference = fmaf(x[row * features + k], weight[k] - weight[features + k], difference);
+        #pragma unroll
+        for (int o = 16; o > 0; o >>= 1) difference += __shfl_xor_sync(0xffffffffu, difference, o);
+        if (threadIdx.x == 0) gate = 1.0f / (1.0f + __expf(-(difference + bias[0] - bias[1])));
+    }
+    __syncthreads();
+    const float g = gate;
+    for (int o = threadIdx.x; o < width; o += blockDim.x) {
+        const float b = second[row * width + o];
+        out[row * width + o] = fmaf(g, first[row * width + o] - b, b);
+    }
+}
+
+torch::Tensor gated_blend_cuda(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor first,
+                               torch::Tensor second) {
+    TORCH_CHECK(x.is_cuda() && first.is_cuda() && second.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(x.is_contiguous() && first.is_contiguous() && second.is_contiguous(), "dense tensors expected");
+    TORCH_CHECK(weight.size(0) == 2, "two experts expected");
+    auto out = torch::empty_like(first);
+    gated_blend<<<(int)x.size(0), 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), first.data_ptr<float>(),
+        second.data_ptr<float>(), out.data_ptr<float>(), (int)x.size(1), (int)first.size(1));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+blend_ext = load_inline(
+    name="two_expert_mixture_gated_blend",
+    cpp_sources="torch::Tensor gated_blend_cuda(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "torch::Tensor first, torch::Tensor second);",
+    cuda_sources=cuda_source,
+    functions=["gated_blend_cuda"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="two_expert_mixture",
     sizes="""
@@ -243,6 +373,36 @@ MODULE = Rewritten(
                     self.in_columns, self.in_bias, self.out_columns, self.out_bias,
                 )
             """,
+        ),
+        "cuda_thread_per_unit": Body(
+            before=_CUDA_UNITS,
+            init=_INIT,
+            forward="""
+                a, b = self.first, self.second
+                return units_ext.mixture_forward(
+                    x, self.gate.weight, self.gate.bias, a[0].weight, a[0].bias, a[2].weight, a[2].bias,
+                    b[0].weight, b[0].bias, b[2].weight, b[2].bias,
+                )
+            """,
+        ),
+        "cuda_gated_blend": Body(
+            summary="""Two experts by the library; the gate and the mixture are one kernel.
+
+    A softmax of two logits is a sigmoid of their difference, so that one dot product per row is enough.
+    """,
+            before=_CUDA_GATED_BLEND,
+            init=_INIT,
+            methods='''
+                def _mix(self, x, first, second):
+                    """Both outputs weighted by the gate."""
+                    if x.is_cuda and x.dtype == torch.float32 and x.dim() == 2:
+                        return blend_ext.gated_blend_cuda(
+                            x.contiguous(), self.gate.weight, self.gate.bias, first.contiguous(), second.contiguous()
+                        )
+                    gates = F.softmax(self.gate(x), dim=-1)
+                    return gates[..., :1] * first + gates[..., 1:] * second
+            ''',
+            forward="return self._mix(x, self.first(x), self.second(x))",
         ),
     },
     carries_on="joined_experts",

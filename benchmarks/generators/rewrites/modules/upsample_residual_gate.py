@@ -44,6 +44,111 @@ _ADDED = (
 """
 )
 
+_CUDA_QUAD = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+__device__ __forceinline__ float clamp_gate(float v, float gate) { return fminf(fmaxf(v, -1.5f), 1.5f) * gate; }
+
+// A thread turns an input pixel into the 2 x 2 outputs of one channel; that channel's weights are shared.
+__global__ void upsample_quad(const float* __restrict__ x, const float4* __restrict__ weight,
+                              const float* __restrict__ bias, const float* __restrict__ gate,
+                              float2* __restrict__ out, int channels, int height, int width) {
+    extern __shared__ float4 held[];
+    const int co = blockIdx.y % channels;
+    const int n = blockIdx.y / channels;
+    for (int ci = threadIdx.x; ci < channels; ci += blockDim.x) held[ci] = weight[ci * channels + co];
+    __syncthreads();
+    const int area = height * width;
+    const int pixel = blockIdx.x * blockDim.x + threadIdx.x;
+    if (pixel >= area) return;
+    const float* in = x + (long)n * channels * area + pixel;
+    const float start = bias[co] + in[(long)co * area];
+    float4 sum = make_float4(start, start, start, start);
+    #pragma unroll 8
+    for (int ci = 0; ci < channels; ++ci) {
+        const float v = in[(long)ci * area];
+        const float4 w = held[ci];
+        sum.x = fmaf(v, w.x, sum.x);
+        sum.y = fmaf(v, w.y, sum.y);
+        sum.z = fmaf(v, w.z, sum.z);
+        sum.w = fmaf(v, w.w, sum.w);
+    }
+    const float g = 1.0f / (1.0f + expf(-gate[co]));
+    const int row = pixel / width, column = pixel % width;
+    const long at = ((long)blockIdx.y * 2 * height + 2 * row) * width + column;
+    out[at] = make_float2(clamp_gate(sum.x, g), clamp_gate(sum.y, g));
+    out[at + width] = make_float2(clamp_gate(sum.z, g), clamp_gate(sum.w, g));
+}
+
+torch::Tensor upsample_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor gate) {
+    const int n = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3);
+    auto out = torch::empty({n, channels, 2 * height, 2 * width}, x.options());
+    dim3 grid((height * width + 255) / 256, n * channels);
+    upsample_quad<<<grid, 256, channels * sizeof(float4), at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<float>(), reinterpret_cast<const float4*>(weight.data_ptr<float>()), bias.data_ptr<float>(),
+        gate.data_ptr<float>(), reinterpret_cast<float2*>(out.data_ptr<float>()), channels, height, width);
+    return out;
+}
+"""
+upsample_module = load_inline(
+    name="upsample_residual_gate_quad",
+    cpp_sources="torch::Tensor upsample_forward(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, "
+    "torch::Tensor gate);",
+    cuda_sources=source,
+    functions=["upsample_forward"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
+_CUDA_TAIL = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
+
+// Adds the nearest-neighbour upsampling of x, clamps and gates; one thread per output.
+__global__ void skip_clamp_gate_kernel(const float* __restrict__ y, const float* __restrict__ x,
+                                       const float* __restrict__ gate, float* __restrict__ out, int channels,
+                                       int height, int width, int total) {
+    int idx = blockIdx.x * blockDim.x + threadIdx.x;
+    if (idx >= total) return;
+    int ox = idx % width;
+    int oy = (idx / width) % height;
+    int plane = idx / (width * height);
+    int c = plane % channels;
+    float v = y[idx] + x[(plane * (height / 2) + oy / 2) * (width / 2) + ox / 2];
+    v = fminf(fmaxf(v, -1.5f), 1.5f);
+    out[idx] = v / (1.0f + expf(-gate[c]));
+}
+
+torch::Tensor skip_clamp_gate(torch::Tensor y, torch::Tensor x, torch::Tensor gate) {
+    TORCH_CHECK(y.is_cuda() && x.is_cuda() && gate.is_cuda(), "all tensors must be on the GPU");
+    TORCH_CHECK(y.is_contiguous() && x.is_contiguous(), "tensors must be contiguous");
+    TORCH_CHECK(y.size(2) == 2 * x.size(2) && y.size(3) == 2 * x.size(3), "y must be twice as large as x");
+    auto out = torch::empty_like(y);
+    int total = y.numel();
+    skip_clamp_gate_kernel<<<(total + 255) / 256, 256>>>(y.data_ptr<float>(), x.data_ptr<float>(),
+                                                         gate.data_ptr<float>(), out.data_ptr<float>(),
+                                                         (int)y.size(1), (int)y.size(2), (int)y.size(3), total);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+tail_ext = load_inline(
+    name="upsample_residual_gate_tail",
+    cpp_sources="torch::Tensor skip_clamp_gate(torch::Tensor y, torch::Tensor x, torch::Tensor gate);",
+    cuda_sources=cuda_source,
+    functions=["skip_clamp_gate"],
+    verbose=False,
+)
+'''
+
 MODULE = Rewritten(
     name="upsample_residual_gate",
     sizes="""
@@ -158,6 +263,27 @@ MODULE = Rewritten(
                 )
                 return out
             """,
+        ),
+        "cuda_quad_per_pixel": Body(
+            before=_CUDA_QUAD,
+            init=_INIT,
+            forward="""
+                return upsample_module.upsample_forward(x.contiguous(), self.up.weight, self.up.bias, self.gate)
+            """,
+        ),
+        "cuda_tail": Body(
+            summary="The library's transposed convolution; skip, clamp and gate are one kernel.",
+            before=_CUDA_TAIL,
+            init=_INIT,
+            methods='''
+                def _finish(self, y, x):
+                    """Skip connection, clamp and gate."""
+                    if y.is_cuda and y.dtype == torch.float32 and x.dtype == torch.float32:
+                        return tail_ext.skip_clamp_gate(y.contiguous(), x.contiguous(), self.gate)
+                    y = y + F.interpolate(x, scale_factor=2, mode="nearest")
+                    return torch.clamp(y, -1.5, 1.5) * torch.sigmoid(self.gate)
+            ''',
+            forward="return self._finish(self.up(x), x)",
         ),
     },
     images=True,

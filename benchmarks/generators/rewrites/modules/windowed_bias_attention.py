@@ -110,6 +110,154 @@ _DENSE_BIAS = """
         self.register_buffer("dense_bias", dense)
 """
 
+_CUDA_BLOCK_PER_QUERY = '''
+from torch.utils.cpp_extension import load_inline
+
+source = r"""
+#include <torch/extension.h>
+
+#define THREADS 128
+
+// One block per query: scores of its window in shared memory, softmax, weighted sum of values.
+__global__ void windowed_attention_kernel(const float* q, const float* k, const float* v, const float* bias,
+                                          float* out, int heads, int length, int head_size, int window,
+                                          float scale) {
+    extern __shared__ float shared[];
+    __shared__ float red[THREADS];
+    float* scores = shared;
+    float* query = shared + window;
+    int tid = threadIdx.x;
+    int t = blockIdx.x;
+    int head = blockIdx.y % heads;
+    long base = (long)blockIdx.y * length * head_size;
+    int first = max(0, t - window + 1);
+    int count = t - first + 1;
+
+    for (int d = tid; d < head_size; d += THREADS) query[d] = q[base + (long)t * head_size + d];
+    __syncthreads();
+
+    float highest = -INFINITY;
+    for (int j = tid; j < count; j += THREADS) {
+        const float* key = k + base + (long)(first + j) * head_size;
+        float dot = 0.0f;
+        for (int d = 0; d < head_size; d++) dot += query[d] * key[d];
+        float score = dot * scale + bias[head * window + count - 1 - j];
+        scores[j] = score;
+        highest = fmaxf(highest, score);
+    }
+    red[tid] = highest;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) red[tid] = fmaxf(red[tid], red[tid + s]);
+        __syncthreads();
+    }
+    highest = red[0];
+    __syncthreads();
+
+    float sum = 0.0f;
+    for (int j = tid; j < count; j += THREADS) {
+        scores[j] = expf(scores[j] - highest);
+        sum += scores[j];
+    }
+    red[tid] = sum;
+    __syncthreads();
+    for (int s = THREADS / 2; s > 0; s >>= 1) {
+        if (tid < s) red[tid] += red[tid + s];
+        __syncthreads();
+    }
+    sum = red[0];
+
+    for (int d = tid; d < head_size; d += THREADS) {
+        float acc = 0.0f;
+        for (int j = 0; j < count; j++) acc += scores[j] * v[base + (long)(first + j) * head_size + d];
+        out[base + (long)t * head_size + d] = acc / sum;
+    }
+}
+
+torch::Tensor windowed_attention(torch::Tensor q, torch::Tensor k, torch::Tensor v, torch::Tensor bias) {
+    auto out = torch::empty_like(q);
+    int batch = q.size(0), heads = q.size(1), length = q.size(2), head_size = q.size(3), window = bias.size(1);
+    dim3 grid(length, batch * heads);
+    windowed_attention_kernel<<<grid, THREADS, (window + head_size) * sizeof(float)>>>(
+        q.data_ptr<float>(), k.data_ptr<float>(), v.data_ptr<float>(), bias.data_ptr<float>(), out.data_ptr<float>(),
+        heads, length, head_size, window, 1.0f / sqrtf((float)head_size));
+    return out;
+}
+"""
+
+windowed_ext = load_inline(
+    name="windowed_bias_attention_block_per_query",
+    cpp_sources="torch::Tensor windowed_attention(torch::Tensor q, torch::Tensor k, torch::Tensor v, "
+    "torch::Tensor bias);",
+    cuda_sources=source,
+    functions=["windowed_attention"],
+    verbose=False,
+)
+'''
+
+_CUDA_BAND_SOFTMAX = '''
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+// A warp per row of scores, in place: scale, bias and softmax within the window, zeros outside of it.
+__global__ void band_softmax(float* __restrict__ scores, const float* __restrict__ bias, int heads, int length,
+                             int window, float scale, int64_t rows) {
+    const int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
+    const int lane = threadIdx.x & 31;
+    if (row >= rows) return;
+    const int t = row % length;
+    const float* b = bias + (row / length) % heads * window;
+    float* s = scores + row * length;
+    const int first = max(0, t - window + 1);
+
+    float top = -1e30f, total = 0.0f;
+    for (int j = first + lane; j <= t; j += 32) {
+        const float v = s[j] * scale + b[t - j];
+        const float higher = fmaxf(top, v);
+        total = total * __expf(top - higher) + __expf(v - higher);
+        top = higher;
+    }
+    #pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        const float other_top = __shfl_xor_sync(0xffffffffu, top, o);
+        const float other_total = __shfl_xor_sync(0xffffffffu, total, o);
+        const float higher = fmaxf(top, other_top);
+        total = total * __expf(top - higher) + other_total * __expf(other_top - higher);
+        top = higher;
+    }
+    const float inverse = 1.0f / total;
+    for (int j = lane; j < length; j += 32) {
+        const bool seen = j >= first && j <= t;
+        s[j] = seen ? __expf(s[j] * scale + b[t - j] - top) * inverse : 0.0f;
+    }
+}
+
+torch::Tensor band_softmax_(torch::Tensor scores, torch::Tensor bias, double scale) {
+    TORCH_CHECK(scores.is_cuda() && bias.is_cuda(), "CUDA tensors expected");
+    TORCH_CHECK(scores.is_contiguous() && bias.is_contiguous(), "contiguous tensors expected");
+    TORCH_CHECK(scores.size(1) == bias.size(0), "one row of biases per head expected");
+    const int64_t rows = scores.numel() / scores.size(3);
+    band_softmax<<<(rows + 7) / 8, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        scores.data_ptr<float>(), bias.data_ptr<float>(), (int)scores.size(1), (int)scores.size(3),
+        (int)bias.size(1), (float)scale, rows);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return scores;
+}
+"""
+
+band_ext = load_inline(
+    name="windowed_bias_attention_band_softmax",
+    cpp_sources="torch::Tensor band_softmax_(torch::Tensor scores, torch::Tensor bias, double scale);",
+    cuda_sources=cuda_source,
+    functions=["band_softmax_"],
+    extra_cuda_cflags=["-O3"],
+)
+'''
+
 MODULE = Rewritten(
     name="windowed_bias_attention",
     sizes="""
@@ -269,6 +417,34 @@ MODULE = Rewritten(
             before=_CUDA,
             forward="""
                 return window_module.window_forward(q.contiguous(), k.contiguous(), v.contiguous(), self.bias)
+            """,
+        ),
+        "cuda_block_per_query": Body(
+            before=_CUDA_BLOCK_PER_QUERY,
+            init=_INIT,
+            forward="""
+                return windowed_ext.windowed_attention(q.contiguous(), k.contiguous(), v.contiguous(), self.bias)
+            """,
+        ),
+        "cuda_band_softmax": Body(
+            summary="Both products by the library; scale, bias, window and softmax are one kernel in place.",
+            before=_CUDA_BAND_SOFTMAX,
+            init=_INIT,
+            methods='''
+                def _weights(self, scores, scale):
+                    """Softmax of scaled and biased scores within the window."""
+                    if scores.is_cuda and scores.dtype == torch.float32:
+                        return band_ext.band_softmax_(scores.contiguous(), self.bias, scale)
+                    T = scores.shape[-1]
+                    at = torch.arange(T, device=scores.device)
+                    distance = at[:, None] - at[None, :]
+                    scores = scores * scale + self.bias[:, distance.clamp(0, self.window - 1)]
+                    outside = (distance < 0) | (distance >= self.window)
+                    return torch.softmax(scores.masked_fill(outside, float("-inf")), dim=-1)
+            ''',
+            forward="""
+                scores = torch.matmul(q, k.transpose(-2, -1))
+                return torch.matmul(self._weights(scores, q.shape[-1] ** -0.5), v)
             """,
         ),
     },
