@@ -35,6 +35,17 @@ class _Built:
     flags: tuple[Any, ...]
 
 
+class _NotBuiltError(Exception):
+    """A source could not be imported, or its module could not be made."""
+
+
+class _WrongError(Exception):
+    """The output of a source is not its module's."""
+
+
+_OUTCOMES: dict[type[Exception], str] = {_NotBuiltError: "compile_error", _WrongError: "incorrect"}
+
+
 def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
     """Says ``("at", name)`` before each source is built, ``("ready", rows)`` after the last, and waits.
 
@@ -52,28 +63,16 @@ def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
         told.send(("at", source.name))
         _set_flags(plain)
         try:
-            model, inputs = _load(source, folder)
-        except Exception as error:
-            if source.name == REFERENCE:
-                raise
-            failed.append(_row(source, "compile_error", error))
-            continue
-        flags = _flags()
-        try:
-            found = _twice(model, inputs)
+            one, found = _build(source, folder)
             if expected is None:
                 expected = found.clone()
-            distance = float((found.double() - expected.double()).norm())
-            size = float(expected.double().norm())
-            if found.shape != expected.shape or not distance <= TOLERANCE * size:
-                failed.append(_row(source, "incorrect", f"error of {distance:.3g} in {size:.3g}"))
-                continue
+            _compare(found, expected)
         except Exception as error:
             if source.name == REFERENCE:
                 raise
-            failed.append(_row(source, "runtime_error", error))
+            failed.append(_row(source, _OUTCOMES.get(type(error), "runtime_error"), error.__cause__ or error))
             continue
-        built.append(_Built(source, lambda model=model, inputs=inputs: model(*inputs), flags))  # type: ignore[misc]
+        built.append(one)
     told.send(("ready", failed))
     told.recv()
     times: dict[str, list[float]] = {one.source.name: [] for one in built}
@@ -89,9 +88,28 @@ def work(sources: Sequence[Source], folder: Path, told: Connection) -> None:
     told.send(("timed", rows))
 
 
-def _row(source: Source, outcome: str, error: Exception | str = "") -> dict[str, Any]:
-    told = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error
-    said = {"error": told[:300]} if told else {}
+def _build(source: Source, folder: Path) -> tuple[_Built, Any]:
+    """A source as something to call, and what it puts out."""
+    try:
+        model, inputs = _load(source, folder)
+    except Exception as error:
+        raise _NotBuiltError from error
+    flags = _flags()
+    return _Built(source, lambda: model(*inputs), flags), _twice(model, inputs)
+
+
+def _compare(found: Any, expected: Any) -> None:
+    """Raises where they differ by more than rounding."""
+    if found.shape != expected.shape:
+        raise _WrongError(f"shape {tuple(found.shape)} in place of {tuple(expected.shape)}")
+    distance = float((found.double() - expected.double()).norm())
+    size = float(expected.double().norm())
+    if not distance <= TOLERANCE * size:
+        raise _WrongError(f"error of {distance:.3g} in {size:.3g}")
+
+
+def _row(source: Source, outcome: str, error: BaseException | None = None) -> dict[str, Any]:
+    said = {} if error is None else {"error": f"{type(error).__name__}: {error}"[:300]}
     return {"module": source.module, "name": source.name, "sha": source.sha, "outcome": outcome, **said}
 
 

@@ -45,8 +45,8 @@ _OTHER_KIND = 0.2
 """What a task of the other kind counts, where one of the run's own counts 1."""
 
 _BESIDE_REWRITES = 0.5
-"""What recorded kernels count beside rewrites. Between what is best for rewrites of modules that were left out, 0.2, and
-for recorded tasks seen from one of their PyTorch sources, 1."""
+"""What recorded kernels count beside rewrites. Best is 0.2 for rewrites of modules that were left out, and 1 for
+recorded tasks seen from one of their PyTorch sources."""
 
 
 class WarmStart:
