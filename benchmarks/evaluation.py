@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Skill: 1 - score / score of the set's own bin frequencies; above 0 is better than a constant forecast. "
         "log2 error in octaves. Monot.: share of steps to a surer fifth at which the error falls. Top k %: speed-up of "
         "the best kernel among the k % foretold fastest over the task's best. Before any measurement, `climatology` is "
-        "its prior; `learned` knows the other four tasks (leave one task out). Within a run: means over "
+        "its prior; `learned` knows the other tasks (leave one task out). Within a run: means over "
         f"{options.seeds} random orders.\n\n"
         "All but `learned, without profile` see what the compiler made of the kernels, for the architecture that "
         "measured them (`gpu_forecasters_plugin/recorded/profiles`). `roofline` has no forecast where CUDA host code "
