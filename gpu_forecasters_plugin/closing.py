@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +21,14 @@ class RunEnding:
     Attributes:
         failure: why it could not go on.
         exhausted: nothing new was proposed any more.
-        interrupted: a signal ended it.
+        interrupted: number of the signal that ended it.
         reason: why the host ended it before the budget was spent, where it says.
         host_code: the host's own exit code.
     """
 
     failure: str | None = None
     exhausted: bool = False
-    interrupted: bool = False
+    interrupted: int | None = None
     reason: str | None = None
     host_code: int = 0
 
@@ -44,7 +43,7 @@ def close_run(gate: Gate, ledger: Ledger, folder: Path, ending: RunEnding) -> in
         ending: how it has ended.
 
     Returns:
-        Exit code: 0 done, 1 failed, 130 interrupted by a signal with measurements left.
+        Exit code: 0 done, 1 failed, 130 or 143 interrupted by Ctrl-C or SIGTERM with measurements left.
     """
     summary = summarise(ledger)
     folder.mkdir(parents=True, exist_ok=True)  # a run whose ledger is elsewhere has left nothing there yet
@@ -64,6 +63,6 @@ def close_run(gate: Gate, ledger: Ledger, folder: Path, ending: RunEnding) -> in
         print(f"{left} measurements are left: {ending.reason}", file=sys.stderr)
     elif left and ending.host_code == 0:
         print(f"{left} measurements are left: start the same command again to go on", file=sys.stderr)
-        if ending.interrupted:
-            return 128 + signal.SIGINT
+        if ending.interrupted is not None:
+            return 128 + ending.interrupted
     return ending.host_code

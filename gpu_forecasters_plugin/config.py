@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from gpu_forecasters_plugin.errors import ConfigError
@@ -27,6 +26,7 @@ from gpu_forecasters_plugin.plugins.settings import check_options, located
 from gpu_forecasters_plugin.screen.settings import ScreenConfig
 from gpu_forecasters_plugin.section import Fraction, PositiveFraction, Section
 from gpu_forecasters_plugin.validation import all_problems
+from gpu_forecasters_plugin.yaml_file import read_yaml
 
 __all__ = [
     "BudgetConfig",
@@ -385,16 +385,7 @@ def load_surrogate_config(path: str | Path, *, required: bool = False) -> Surrog
     Raises:
         ConfigError: the file cannot be read, is not YAML, or a value is wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:  # not there, not UTF-8, no path at all
-        raise ConfigError(f"cannot read config {path}: {error}") from None
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
-        # PyYAML's own errors, and those of its number and date readers, which it lets through.
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"config {path} is not valid YAML: {reason}") from None
+    document = read_yaml(path, "surrogate")
     if document is None:
         document = {}
     if not isinstance(document, dict):

@@ -38,7 +38,7 @@ def hold_folder(folder: Path) -> None:
         FolderInUseError: another process holds it.
     """
     prepare_folder(folder)
-    folder = folder.resolve()
+    folder = _real(folder)
     if folder in _held:
         return
     descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -61,7 +61,7 @@ def hold_folder(folder: Path) -> None:
 
 def release_folder(folder: Path) -> None:
     """Let other processes in again; nothing happens when the folder is not held."""
-    descriptor = _held.pop(folder.resolve(), None)
+    descriptor = _held.pop(_real(folder), None)
     if descriptor is not None:
         os.close(descriptor)
 
@@ -72,7 +72,7 @@ def is_held(folder: Path) -> bool | None:
     Returns:
         ``None`` where nobody can tell: no run has ever held it, or its file system knows no locks.
     """
-    folder = folder.resolve()
+    folder = _real(folder)
     if folder in _held:
         return True
     question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -82,3 +82,8 @@ def is_held(folder: Path) -> bool | None:
     except OSError:
         return None
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _real(folder: Path) -> Path:
+    """The folder without links; of links that go round in a circle, one of them."""
+    return Path(os.path.realpath(folder))

@@ -20,7 +20,7 @@ def conclude(run: FilteredRun, host_code: int = 0) -> int:
         host_code: the host's own exit code.
 
     Returns:
-        Exit code: 0 done, 1 failed, 130 interrupted by a signal with measurements left.
+        Exit code: 0 done, 1 failed, 130 or 143 interrupted by Ctrl-C or SIGTERM with measurements left.
     """
     ending = RunEnding(_failure(run), run.service.exhausted, run.interrupted, host_code=host_code)
     return close_run(run.gate, run.ledger, run.settings.folder(), ending)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +87,7 @@ class FilteredRun:
         self._restore_population: Callable[[], None] = lambda: None
         self._watch: RunWatch | None = None
         self._ends_host = False
-        self.interrupted = False
+        self.interrupted: int | None = None
         self.gate.close_interrupted()
         if workers == 1 and section.keep_fraction < 1.0:
             logger.warning(
@@ -157,8 +158,9 @@ class FilteredRun:
         if self._watch is not None:
             self._watch.end_run()
 
-    def _asked_to_end(self) -> None:
-        self.interrupted = self.interrupted or not self._ends_host
+    def _asked_to_end(self, by: int | None) -> None:
+        if self.interrupted is None and not self._ends_host:
+            self.interrupted = by or signal.SIGINT
         # Now, maybe in a signal's handler: the host's own thread may be waiting for a gate that waits for a forecast.
         self.gate.close()
 

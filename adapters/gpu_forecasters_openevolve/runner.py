@@ -183,7 +183,7 @@ def run_filtered(arguments: Sequence[str], surrogate: str | None) -> int:
         surrogate: file of the ``surrogate:`` section, when it is not in the host's configuration.
 
     Returns:
-        Exit code: 0 done, 1 failed, 130 interrupted with measurements left.
+        Exit code: 0 done, 1 failed, 130 or 143 interrupted by Ctrl-C or SIGTERM with measurements left.
 
     Raises:
         ConfigError, HostError, LedgerError, FolderInUseError: before anything was measured.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
+from types import FrameType
 from typing import Any
 
 from openevolve.process_parallel import ProcessParallelController
@@ -16,14 +19,17 @@ _Original = Callable[[ProcessParallelController], None]
 class RunWatch:
     """Follows the host's run from its start to its end, and ends it when asked to."""
 
-    def __init__(self, *, on_request: Callable[[], None], on_stopping: Callable[[bool], None]) -> None:
+    def __init__(
+        self, *, on_request: Callable[[int | None], None], on_stopping: Callable[[bool], None]
+    ) -> None:
         """Watch from now on.
 
         Args:
-            on_request: called when the host is asked to end its run, by a signal or by :meth:`end_run`.
+            on_request: called when the host is asked to end its run, with the number of the signal that asks, if any.
             on_stopping: called just before the host ends its worker processes, with whether one of them had died.
         """
         self._running: ProcessParallelController | None = None
+        self._signal: int | None = None
         self._on_request = on_request
         self._on_stopping = on_stopping
         self._restore = [
@@ -34,10 +40,21 @@ class RunWatch:
 
     def _start(self, controller: ProcessParallelController, original: _Original) -> None:
         self._running = controller
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):  # the host has just set its handlers
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    signal.signal(number, partial(self._noted, handler))
         original(controller)
 
+    def _noted(
+        self, handler: Callable[[int, FrameType | None], Any], number: int, frame: FrameType | None
+    ) -> None:
+        self._signal = number
+        handler(number, frame)
+
     def _request_shutdown(self, controller: ProcessParallelController, original: _Original) -> None:
-        self._on_request()
+        self._on_request(self._signal)
         original(controller)
 
     def _stop(self, controller: ProcessParallelController, original: _Original) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from gpu_forecasters_plugin.closing import RunEnding, close_run
@@ -19,7 +20,7 @@ def conclude(run: FilteredRun) -> int:
         run: a run that has ended and is closed.
 
     Returns:
-        Exit code: 0 done, 1 failed, 130 interrupted by a signal with measurements left.
+        Exit code: 0 done, 1 failed, 130 interrupted with measurements left.
     """
     failure = None if run.failure is None else str(run.failure)
     reason = None
@@ -33,5 +34,5 @@ def conclude(run: FilteredRun) -> int:
                 f"{run.generations} proposals have not filled the budget; raise surrogate.max_proposals and start "
                 "the same command again to go on"
             )
-    ending = RunEnding(failure, run.exhausted, run.interrupted, reason)
+    ending = RunEnding(failure, run.exhausted, signal.SIGINT if run.interrupted else None, reason)
     return close_run(run.gate, run.ledger, run.folder, ending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,5 +93,5 @@ def compare_command(
         if len(tasks) > 1:
             print_results(run_comparisons(tasks, surrogate=section, out=out, **setting), out)
         else:
-            source = tasks[0] if pool is None else str(pool.resolve())
+            source = tasks[0] if pool is None else os.path.realpath(pool)
             print_result(run_comparison(source, surrogate=section, out=out, **setting), out)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,6 +13,9 @@ from types import FrameType
 import typer
 
 __all__ = ["Terminated", "interruptible"]
+
+
+_LONGEST_END_S = 15.0
 
 
 class Terminated(KeyboardInterrupt):
@@ -36,6 +42,22 @@ def interruptible(advice: str) -> Iterator[None]:
     except KeyboardInterrupt as error:
         terminated = isinstance(error, Terminated)
         typer.echo(f"{'terminated' if terminated else 'interrupted'}; {advice}", err=True)
-        raise typer.Exit(128 + (signal.SIGTERM if terminated else signal.SIGINT)) from None
+        code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+        _end_soon(code)
+        raise typer.Exit(code) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end_soon(code: int) -> None:
+    """Have the process end before long, whatever it waits for: all of ours has been cleaned up.
+
+    A signal may strike where a library has started a thread and not yet noted that it has. Python waits for every
+    thread when it ends, and nobody would tell that one to.
+    """
+
+    def end() -> None:
+        time.sleep(_LONGEST_END_S)
+        os._exit(code)
+
+    threading.Thread(target=end, name="gpu-forecasters-end", daemon=True).start()

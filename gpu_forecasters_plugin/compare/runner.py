@@ -46,6 +46,8 @@ def check_comparison(
     """
     priced = host_factory(host).priced
     check_arm_names(arms, surrogate)
+    if len(pool.candidates) < 2:
+        raise ConfigError("a comparison needs a few hundred kernels, at the very least 2; this pool has 1")
     if not 2 <= budget <= len(pool.candidates):
         raise ConfigError(
             f"--budget is 2 to {len(pool.candidates)}, the number of kernels in this pool, got {budget}"

@@ -49,6 +49,10 @@ def _identity(code: str) -> tuple[str, str | None]:
     return found.key, found.problem
 
 
+_SPEEDUPS = (1e-6, 1e6)
+"""What lies beyond is a slip of a unit or of a pen, and one such row would decide every mean."""
+
+
 class PairRow(BaseModel):
     """A measured candidate beside its reference.
 
@@ -61,7 +65,7 @@ class PairRow(BaseModel):
         reference_code: source that the speed-up is relative to.
         candidate_code: source that was measured.
         outcome: how the measurement ended.
-        speedup: reference time / candidate time, above 1 is faster; null unless ``ok``.
+        speedup: reference time / candidate time, 1e-6 to 1e6, above 1 is faster; null unless ``ok``.
         time_us: the candidate's time in microseconds, where it is known.
         reason: why it was measured, where a surrogate decided.
         sampling_probability: chance with which a row chosen at random was drawn: rows that a forecaster chose say
@@ -78,7 +82,7 @@ class PairRow(BaseModel):
     reference_code: str
     candidate_code: str
     outcome: Annotated[Outcome, Field(strict=False)]
-    speedup: _Positive | None
+    speedup: Annotated[float, Field(ge=_SPEEDUPS[0], le=_SPEEDUPS[1])] | None
     time_us: _Positive | None = None
     reason: Annotated[Reason, Field(strict=False)] | None = None
     sampling_probability: Annotated[float, Field(gt=0, le=1)] | None = None

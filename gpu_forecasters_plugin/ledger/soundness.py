@@ -46,6 +46,9 @@ def check_run(connection: Connection, run: Mapping[Any, Any]) -> None:
     _check(connection, m, run, is_ok & (m.c.speedup.is_(None) | _is_odd(m.c.speedup)), "a speed-up")
     _check(connection, m, run, or_(_is_odd(m.c.time_us), _is_odd(m.c.gpu_seconds, may_be_0=True)), "a time")
     _check(connection, p, run, _is_odd(p.c.anchor_speedup), "an anchor")
+    d, c = models.decision, models.candidate
+    its_candidate = select(c.c.key).where(c.c.run_id == d.c.run_id, c.c.key == d.c.candidate_key)
+    _check(connection, d, run, ~its_candidate.exists(), "a candidate")
 
 
 def _is_odd(column: Column[Any], *, may_be_0: bool = False) -> ColumnElement[bool]:

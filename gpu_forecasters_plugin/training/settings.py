@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from gpu_forecasters_plugin.errors import ConfigError
@@ -15,6 +14,7 @@ from gpu_forecasters_plugin.hub import hub_folder, hub_row_files, is_hub_name
 from gpu_forecasters_plugin.section import Fraction, PositiveFraction, Section
 from gpu_forecasters_plugin.training.rewards import RewardName
 from gpu_forecasters_plugin.validation import all_problems
+from gpu_forecasters_plugin.yaml_file import read_yaml
 
 __all__ = [
     "PRESETS",
@@ -293,12 +293,7 @@ def load_training_settings(path: Path, **overrides: Any) -> TrainingSettings:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or a value is wrong.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read config {path}: {error}") from None
-    except (yaml.YAMLError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"config {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    document = read_yaml(path, "training")
     if not isinstance(document, dict) or "training" not in document:
         raise ConfigError(f"config {path} has no 'training:' section")
     settings = parse_training_settings(document["training"])

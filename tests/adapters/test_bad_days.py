@@ -296,7 +296,7 @@ def test_the_end_of_a_run_gives_up_forecasts_under_way(
         wait_until(lambda: server.requests)
         os.kill(going.pid, number)
         done = going.finish()
-    assert done.code == 130 and "measurements are left: start the same command again" in done.stderr
+    assert done.code == 128 + number and "measurements are left: start the same command again" in done.stderr
     assert "forecaster is down" not in done.stderr
 
 

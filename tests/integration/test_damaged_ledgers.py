@@ -82,6 +82,8 @@ def test_speed_ups_that_cannot_be(read: Callable[..., None], speedup: str) -> No
 def test_other_numbers_that_cannot_be(read: Callable[..., None]) -> None:
     read("measurement 4 .* has a time that cannot be", "UPDATE measurement SET gpu_seconds = -1 WHERE id = 4")
     read("pool 2 .* has an anchor that cannot be", "UPDATE pool SET anchor_speedup = 'no' WHERE id = 2")
+    lost = "DELETE FROM candidate WHERE key = (SELECT candidate_key FROM decision WHERE id = 3)"
+    read("decision 3 .* has a candidate that cannot be", "PRAGMA foreign_keys = OFF", lost)
     drawn = "UPDATE decision SET sampling_probability = 0 WHERE reason = 'audit'"
     read("a sampling probability is above 0", drawn, by=["report", "evaluate"])
 

@@ -195,6 +195,27 @@ def test_what_yaml_cannot_read_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("surrogate: {seed: 1}\nllm: {}\nsurrogate: {device: H100}\n", "line 3: 'surrogate' is given twice"),
+        ("surrogate:\n  budget:\n    measurements: 1\n    measurements: 2\n", "line 4: 'measurements'"),
+        ("surrogate:\n  forecaster:\n    experts: [{kind: learned}, {kind: a, kind: b}]\n", "line 3: 'kind'"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=what):
+        load_surrogate_config(path)
+
+
+def test_keys_that_the_host_is_given_twice_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("llm: {seed: 1, seed: 2}\nllm: {}\nbase: &base {seed: 3}\nsurrogate: *base\n")
+    assert load_surrogate_config(path).seed == 3
+
+
 @pytest.mark.parametrize("text", ["- 1\n- 2\n", "just text", "3"])
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
