@@ -18,7 +18,7 @@ TEST_PROCESSES ?= 3
 .PHONY: help install demo test lint types benchmarks vllm test-slow test-vllm test-gpu test-mlflow test-postgres test-train clean
 
 help:
-	@echo "make demo        a real OpenEvolve search with and without the filter, about 2 minutes with what it installs (0.3 GB)"
+	@echo "make demo        a real OpenEvolve search with and without the filter, 3 minutes or so with what it installs (0.3 GB)"
 	@echo "make test        style, types and all tests, with what they need (7 GB)"
 	@echo "make test-slow   the long tests, with all of their kills and resumes"
 	@echo "make benchmarks  the figures under benchmarks/results (an hour or more)"

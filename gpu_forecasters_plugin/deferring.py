@@ -146,7 +146,7 @@ class Deferring:
 def _say(change: DriftChange) -> None:
     if change.miscalibrated:
         logger.warning(
-            "forecasts have become miscalibrated (evidence e^%.1f by pool %d; %s ones would have done better): "
+            "forecasts have become miscalibrated (evidence e^%.1f by pool %d; %s forecasts would have done better): "
             "more candidates are deferred to the GPU until they have caught up",
             change.log_evidence,
             change.pool,

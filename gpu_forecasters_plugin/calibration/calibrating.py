@@ -87,7 +87,8 @@ class Calibration:
         nearest = min(self.table, key=lambda row: row.upper_bound)
         return (
             f"no threshold has the guarantee: the risk is at most {nearest.upper_bound:.3g} with {level} confidence at "
-            f"{nearest.threshold:g} ({nearest.n} rows), above the target {target}; measure more, or raise the target"
+            f"{nearest.threshold:g} ({nearest.n} rows), above the target {target}; measure more, raise "
+            "surrogate.audit_fraction, or the target"
         )
 
     def summary(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_forecasters_plugin.decision import Outcome
-from gpu_forecasters_plugin.ledger.summary import expected_speedup, summary_lines
+from gpu_forecasters_plugin.ledger.summary import anchor_in_words, expected_speedup, summary_lines
 from gpu_forecasters_plugin.printable import printable
 from gpu_forecasters_plugin.terminal import table_console
 
@@ -70,12 +70,9 @@ def _shortened(text: str) -> str:
 
 def _meaning(anchor: str | None) -> str:
     """What the columns of the decisions are relative to."""
-    bins = {"incumbent": "the best kernel so far", "reference": "the reference"}.get(
-        anchor or "", "its anchor"
-    )
     return (
         "forecast and measured: speed-up over the reference (the forecast's is its expectation); "
-        f"confidence: of the bin relative to {bins}"
+        f"confidence: of the bin relative to {anchor_in_words(anchor)}"
     )
 
 

@@ -141,7 +141,7 @@ def confusion_figure(table: Array, bins: str, title: str) -> Figure:
             )
         axes.set_xticks(numbers)
         axes.set_yticks(numbers, [f"{n}  {SCHEMES[bins].describe(int(n))}" for n in numbers], fontsize=8)
-        axes.set_xlabel("predicted bin (red frame: right)")
+        axes.set_xlabel("predicted bin (framed: right)")
         axes.set_ylabel(f"measured bin ({bins})")
         figure.colorbar(image, label="share of the measured bin", shrink=0.8)
     return figure

@@ -39,10 +39,11 @@ from gpu_forecasters_plugin.screen.verdict import Status, Verdict
 __all__ = ["Ledger"]
 
 _MEANINGS = {
+    "task": "the name of the program's folder, or surrogate.task",
     "reference_key": "the initial program",
     "evaluator_hash": "the evaluator file, its arguments or surrogate.metric",
 }
-"""What the fields that are hashes stand for."""
+"""What fields stand for whose names do not say it."""
 _QUESTION = ("shapes",)
 """Settings of a run that are part of what its forecaster is asked, and stand in no other field or pool."""
 

@@ -80,6 +80,13 @@ def expected_speedup(decision: Row) -> float | None:
     return float(2 ** forecast.expected_log2() * decision["anchor_speedup"])
 
 
+def anchor_in_words(anchor: str | None) -> str:
+    """The kernel that a run's bins are relative to, by the setting ``anchor``."""
+    return {"incumbent": "the best kernel so far", "reference": "the reference"}.get(
+        anchor or "", "its anchor"
+    )
+
+
 def summary_lines(summary: Row) -> list[str]:
     """The same in words: measured, skipped, why, and the best."""
     best = summary["best_speedup"]

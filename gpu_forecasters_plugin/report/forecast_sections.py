@@ -6,6 +6,7 @@ import numpy as np
 
 from gpu_forecasters_plugin.bins import N_BINS, BinScheme
 from gpu_forecasters_plugin.calibration.ceiling import NoiseCeiling
+from gpu_forecasters_plugin.ledger.summary import anchor_in_words
 from gpu_forecasters_plugin.report.facts import RunFacts
 from gpu_forecasters_plugin.report.parts import Item, Listing, Picture, Section, Table
 from gpu_forecasters_plugin.report.quality import NEAR_EDGE, ForecastQuality
@@ -38,7 +39,7 @@ def calibration_section(facts: RunFacts) -> Section:
     elif drawn.n < _FEW:
         rows = "row was" if drawn.n == 1 else "rows were"
         paragraphs.append(f"Only {drawn.n} {rows} drawn at random: those figures may change much with more.")
-    paragraphs += [_trust(facts), _noise(facts, drawn or everything)]
+    paragraphs += [_relative_to(facts), _trust(facts), _noise(facts, drawn or everything)]
     reliability = Picture(
         reliability_picture(drawn, everything),
         "Reliability: on the dashed line, forecasts are right as often as they say; below it, they are overconfident. "
@@ -52,6 +53,11 @@ def calibration_section(facts: RunFacts) -> Section:
         [reliability, *_confusions(drawn, everything)],
         [_scores(drawn, everything, facts.ceiling)],
     )
+
+
+def _relative_to(facts: RunFacts) -> str:
+    anchor = anchor_in_words(facts.run["config"].get("anchor"))
+    return f"Bins, here and below, are of the speed-up over {anchor} when the forecast was made."
 
 
 def _trust(facts: RunFacts) -> str:
@@ -208,7 +214,8 @@ def surprises_section(facts: RunFacts) -> Section:
         for heading, faster in (("Faster than foretold", True), ("Slower than foretold", False))
     ]
     text = (
-        "Wrong forecasts that gave what was then measured the least probability, of all measured candidates."
+        "Wrong forecasts that gave what was then measured the least probability, of all measured candidates. "
+        f"Factors are over the reference, bins over {anchor_in_words(facts.run['config'].get('anchor'))}."
     )
     return Section("surprises", title, [text], groups=[group for group in groups if group[1]])
 
