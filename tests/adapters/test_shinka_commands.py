@@ -197,6 +197,9 @@ def test_hydra_overrides_run_what_shinka_launch_runs(tmp_path: Path, server: Mod
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("LONG_TESTS"), reason="a whole search of 16 measurements: make test-slow"
+)
 def test_the_example_script_runs(tmp_path: Path) -> None:
     folder = tmp_path / "example"
     shutil.copytree(Path(__file__).parents[2] / "examples" / "shinka_script", folder)

@@ -245,7 +245,7 @@ def test_one_row_is_scored_and_drawn(gpu_forecasters: Command, tmp_path: Path) -
         ("", "holds no rows"),
         (json.dumps(row(1)) + "\n" + json.dumps(row(2)).replace("1.2", "NaN"), "line 2: speedup"),
         (json.dumps(row(1)) + "\n{", "line 2: not JSON"),
-        (json.dumps(row(1, -1.0)), "line 1: speedup: must be above 0"),
+        (json.dumps(row(1, -1.0)), "line 1: speedup: must be at least 1e-06"),
         (json.dumps(row(1, outcome="incorrect")), "line 1: speedup: must be null"),
         ('{"pair_id": 1}', "line 1: no column 'problem_id'"),
         ('{"candidate_code": "x = 1"}', "line 1: task: is missing"),

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from helpers import write_pool
+from helpers import times, write_pool
 
 from gpu_forecasters_plugin.compare import ARM_NAMES, run_comparison
 from gpu_forecasters_plugin.compare.arms import Arm, build_arms
@@ -218,7 +218,8 @@ def test_an_unknown_arm_host_task_or_budget_is_refused_in_one_line(tmp_path: Pat
         run_comparison("rmsnom", host="inprocess", budget=5, arms=["random"], **common)
 
 
-@pytest.mark.parametrize("name", recorded_task_names())
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recorded_task_names()[:: times(6, 1)])
 def test_nothing_reads_a_time_of_a_recorded_task_before_it_was_paid_for(name: str, tmp_path: Path) -> None:
     task = load_task(name)
     first = decided(task, tmp_path / "as measured", budget=9)

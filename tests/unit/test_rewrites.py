@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import times
 
 from benchmarks.generators.rewrites.module import Body, Rewritten
 from benchmarks.generators.rewrites.rows import all_sources, filed_rows, measured_rewrites
@@ -136,11 +137,12 @@ def test_without_its_file_nothing_is_known_and_it_says_so(
         shipped_rewrites.cache_clear()
 
 
+@pytest.mark.slow
 def test_rewrites_of_a_module_that_was_left_out_are_ordered_better_than_by_chance(
     shipped: RewriteTable,
 ) -> None:
     names, measured, found = np.array(shipped.modules), list(measured_rewrites()), []
-    for name in module_names()[::12]:
+    for name in module_names()[:: times(20, 1)]:
         model = RewriteModel(only(shipped, names != name))
         own = [rewrite for rewrite in measured if rewrite.source.module == name]
         reference = extract_features(own[0].reference.code)
