@@ -56,8 +56,11 @@ def calibration_section(facts: RunFacts) -> Section:
 
 
 def _relative_to(facts: RunFacts) -> str:
-    anchor = anchor_in_words(facts.run["config"].get("anchor"))
-    return f"Bins, here and below, are of the speed-up over {anchor} when the forecast was made."
+    return f"Bins, here and below, are of the speed-up over {_anchor(facts)} when the forecast was made."
+
+
+def _anchor(facts: RunFacts) -> str:
+    return anchor_in_words(facts.run["config"].get("anchor"))
 
 
 def _trust(facts: RunFacts) -> str:
@@ -215,7 +218,7 @@ def surprises_section(facts: RunFacts) -> Section:
     ]
     text = (
         "Wrong forecasts that gave what was then measured the least probability, of all measured candidates. "
-        f"Factors are over the reference, bins over {anchor_in_words(facts.run['config'].get('anchor'))}."
+        f"Factors are over the reference, bins over {_anchor(facts)}."
     )
     return Section("surprises", title, [text], groups=[group for group in groups if group[1]])
 
